@@ -1,0 +1,38 @@
+"""Run benchmarks by name, or all: `python -m benchmarks [recording] [ordinary] [speculative] [stock]`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import asdict
+
+BENCHMARKS = {
+    "recording": ("benchmarks.recording", "run"),
+    "ordinary": ("benchmarks.loops", "run_ordinary"),
+    "speculative": ("benchmarks.loops", "run_speculative"),
+    "stock": ("benchmarks.stock", "run"),
+}
+
+
+def main(names: list[str]) -> int:
+    """Run them, each with what it compares; exit code 3 if a limit or goal was missed."""
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    from runtime.backend import prepare
+
+    print(", ".join(f"{key} {value}" for key, value in asdict(prepare()).items() if value is not None))
+    missed = []
+    for name in names or BENCHMARKS:
+        module, function = BENCHMARKS[name]
+        print(f"{name}", flush=True)
+        if not getattr(importlib.import_module(module), function)():
+            missed.append(name)
+    if missed:
+        print(f"missed: {', '.join(missed)}")
+    return 3 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,30 @@
+"""The models that benchmarks run: the default target in float32, and a shortened copy of it as an assistant."""
+
+from __future__ import annotations
+
+from runtime.targets import MlxTarget, load_target
+from runtime.workloads import encode, load_embedded
+
+
+def load_float32() -> MlxTarget:
+    """The default target with float32 weights."""
+    return load_target(dtype="float32")
+
+
+def shorten(target: MlxTarget, layers: int) -> MlxTarget:
+    """A model of the first `layers` layers of `target`, sharing its weights: an assistant that is often right."""
+    from dataclasses import replace
+
+    from mlx_lm.models.llama import Model
+
+    model = Model(replace(target.model.args, num_hidden_layers=layers, layer_types=None))
+    model.model.embed_tokens = target.model.model.embed_tokens
+    model.model.layers = target.model.model.layers[:layers]
+    model.model.norm = target.model.model.norm
+    return MlxTarget(f"first {layers} layers", model, target.tokenizer)
+
+
+def take_prompts(target: MlxTarget, class_: str, n: int) -> list[list[int]]:
+    """The first `n` prompts of a class of the embedded workload, tokenised."""
+    items = [item for item in load_embedded().items if item.class_ == class_]
+    return [encode(item, target) for item in items[:n]]

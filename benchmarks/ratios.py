@@ -1,0 +1,33 @@
+"""Paired ratios and their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+"""Quantile 0.975 of Student's t at 1 to 15 degrees of freedom; 2.131 is on the safe side beyond."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of sums with its 95 % interval over pairs."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} (95 % {self.low:.3f} to {self.high:.3f}, {self.n} pairs)"
+
+
+def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
+    """sum(numerators) / sum(denominators), pairs being independent (delta method, Student's t)."""
+    n, over, under = len(numerators), mean(numerators), mean(denominators)
+    value = over / under
+    influences = [a / over - b / under for a, b in zip(numerators, denominators, strict=True)]
+    half = T_975[min(n - 1, len(T_975)) - 1] * stdev(influences) / math.sqrt(n)
+    return Ratio(value, value * math.exp(-half), value * math.exp(half), n)

@@ -1,0 +1,102 @@
+"""Puts the report together and prints it on a rich console."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dashboards.report.completeness import say_completeness
+from dashboards.report.heading import describe_run
+from dashboards.report.recommendation import recommend
+from dashboards.report.rows import POOLED, Row, fetch
+from dashboards.report.runs import list_runs
+from dashboards.report.sentences import say_arm, say_break_even
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+STYLES = {"pays": "green", "loses": "red", "indistinguishable": "yellow", None: "dim"}
+
+
+def render_report(con: DuckDBPyConnection, run_id: str, console: Console, store: str | None = None) -> None:
+    """The whole report of a run: heading, verdicts, recommendation, and what to type next (for the store `store`)."""
+    for run in list_runs(con, run_id)[:1]:
+        console.print(_make_grid(describe_run(run)))
+        console.print()
+    render_verdict(con, run_id, console)
+    console.print()
+    _say(console, recommend(con, run_id).sentence, "bold")
+    options = shlex.join(["--run", run_id, *(["--store", store] if store else [])])
+    names = ("stages", "survival", "seconds_per_token")
+    console.print()
+    _say(console, "\n".join(["Next:", *(f"  roundscope report {name} {options}" for name in names)]))
+
+
+def render_verdict(con: DuckDBPyConnection, run_id: str, console: Console) -> None:
+    """What a run found: each arm in words and as a table by class, break-even, and whether the record is whole."""
+    break_even = {(row["arm"], row["class"]): row for row in fetch(con, "break_even", run_id)}
+    rows = fetch(con, "verdict", run_id)
+    if not rows:
+        _say(console, "No drafter was measured in this run, so there is nothing to compare ordinary decoding with.")
+    for arm, group in groupby(rows, key=lambda row: row["arm"]):
+        of_arm = list(group)
+        _say(console, say_arm(of_arm), STYLES[next(row["verdict"] for row in of_arm if row["class"] == POOLED)])
+        console.print(_make_table(of_arm))
+        if said := say_break_even(break_even[arm, POOLED]):
+            _say(console, said)
+        console.print()
+    for line, is_warning in say_completeness(fetch(con, "completeness", run_id)):
+        _say(console, line, "yellow" if is_warning else "")
+
+
+def _say(console: Console, text: str, style: str = "") -> None:
+    """Prints words as they stand: names in them are no markup, and a command to paste is not broken over lines."""
+    console.print(Text(text, style=style), soft_wrap="\n" in text)
+
+
+def _make_grid(facts: Sequence[tuple[str, str]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, fact in facts:
+        grid.add_row(name, Text(fact))
+    return grid
+
+
+def _make_table(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    table.add_column("class", overflow="fold")
+    table.add_column("prompts", justify="right")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("speedup", justify="right", no_wrap=True)
+    table.add_column("95 % interval", no_wrap=True)
+    table.add_column("ms a token", justify="right")
+    table.add_column("ordinary", justify="right")
+    table.add_column("accepted a round", justify="right")
+    table.add_column("limited by")
+    for row in rows:
+        table.add_row(*_format_row(row))
+    return table
+
+
+def _format_row(row: Row) -> Iterator[Text]:
+    low, high = row["speedup_low"], row["speedup_high"]
+    yield Text(row["class"], style="bold" if row["class"] == POOLED else "")
+    yield Text(str(row["n_prompts"]))
+    yield Text(row["verdict"] or "-", style=STYLES[row["verdict"]])
+    yield Text(_format(row["speedup"]))
+    yield Text("-" if low is None else f"{low:.2f} to {high:.2f}")
+    yield Text(_format(row["seconds_per_token"], 1e3))
+    yield Text(_format(row["ordinary_seconds_per_token"], 1e3))
+    yield Text(_format(row["accepted_per_round"]))
+    yield Text(row["limited_by"] or "-")
+
+
+def _format(value: float | None, scale: float = 1.0) -> str:
+    return "-" if value is None else f"{value * scale:.2f}"

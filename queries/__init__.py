@@ -1,0 +1,8 @@
+"""The analysis: SQL statements over the recorded tables, each with a header that says what it answers."""
+
+from __future__ import annotations
+
+from queries.catalogue import Column, Query, Variable, find, names
+from queries.running import Result, install_views, run
+
+__all__ = ["Column", "Query", "Result", "Variable", "find", "install_views", "names", "run"]

@@ -1,0 +1,119 @@
+-- name: completeness
+-- summary: what was recorded and what is missing, by arm and class, and for the whole run
+-- question: Is the record whole, and were the outputs those of ordinary decoding?
+-- variables:
+--   run_id: id of the run; default: the latest
+-- columns:
+--   run_id: id of the run
+--   arm: drafter and draft length, as the run names them; 'all': the whole run
+--   class: class of the prompts; 'all': all classes, prompts without a class among them
+--   n_generations: generations, warm-up included; the next seven add up to it
+--   n_whole: of these, ended by themselves, no round missing: what figures come from, less warm-up
+--   n_cancelled: cancelled
+--   n_error: ended by an exception
+--   n_aborted: their process died before they ended
+--   n_running: not ended, their process lives
+--   n_unknown: not ended, written on another machine
+--   n_incomplete: ended by themselves, but rounds are missing
+--   n_warm_up: generations that were warm-up, whatever became of them
+--   n_rounds: rounds of the generations
+--   n_rounds_missing: rounds that ended generations had and the store lacks
+--   n_nothing_proposed: generations that were to speculate and had rounds, but never a proposal
+--   n_compared: outputs that were compared with ordinary decoding's
+--   n_equal: of these, with the same ids
+--   n_near_ties: of these, different from a near tie on, which rounding explains
+--   n_divergent: of these, different for no such reason
+--   n_torn_lines: journal lines of the run that break off; NULL unless arm is 'all', like the next three
+--   n_rejected_lines: journal lines of the run that are in `rejected`
+--   n_waiting_lines: ends and comparisons in the run's journals whose run or generation is in no table
+--   n_lost_records: records of the run that could not be written, by the writers' own count; torn ones are among them
+--   n_unassigned_lines: torn and rejected lines of journals of which nothing else could be read, whose-ever they are
+with counted as (
+    select
+        case when grouping(arm) = 1 then 'all' else arm end as arm,
+        drafter,
+        draft_length,
+        case when grouping(class) = 1 then 'all' else class end as class,
+        grouping(arm) = 1 as is_run,
+        count(*) as n_generations,
+        count(*) filter (where is_whole) as n_whole,
+        count(*) filter (where finish_reason = 'cancelled') as n_cancelled,
+        count(*) filter (where finish_reason = 'error') as n_error,
+        count(*) filter (where finish_reason = 'aborted') as n_aborted,
+        count(*) filter (where finish_reason = 'running') as n_running,
+        count(*) filter (where finish_reason = 'unknown') as n_unknown,
+        count(*) filter (where finish_reason in ('stop', 'length') and not is_whole) as n_incomplete,
+        count(*) filter (where warm_up) as n_warm_up,
+        coalesce(sum(n_rounds), 0)::bigint as n_rounds,
+        coalesce(sum(greatest(n_rounds_reported - n_rounds, 0)), 0)::bigint as n_rounds_missing,
+        count(*) filter (where draft_length > 0 and total_proposed = 0) as n_nothing_proposed,
+        count(output) as n_compared,
+        count(*) filter (where output = 'equal') as n_equal,
+        count(*) filter (where output = 'near tie') as n_near_ties,
+        count(*) filter (where output = 'divergent') as n_divergent
+    from generation_totals
+    group by grouping sets ((arm, drafter, draft_length, class), (arm, drafter, draft_length), ())
+    having grouping(class) = 1 or class <> 'all'
+),
+
+-- A process has one journal, and a run is one process's.
+run_journals as (
+    select journal from runs
+    where run_id = (select run_id from selected_run)
+    union
+    select journal from generations
+    where run_id = (select run_id from selected_run)
+),
+
+used_journals as (
+    select journal from runs
+    union
+    select journal from generations
+),
+
+lines as (
+    select
+        coalesce(sum(j.n_torn) filter (where r.journal is not null), 0)::bigint as n_torn_lines,
+        coalesce(sum(j.n_rejected) filter (where r.journal is not null), 0)::bigint as n_rejected_lines,
+        coalesce(sum(j.n_lost) filter (where r.journal is not null), 0)::bigint as n_lost_records,
+        coalesce(sum(j.n_torn + j.n_rejected) filter (where u.journal is null), 0)::bigint as n_unassigned_lines
+    from journals as j
+    left join run_journals as r on j.journal = r.journal
+    left join used_journals as u on j.journal = u.journal
+),
+
+waiters as (
+    select count(*) as n_waiting_lines
+    from waiting as w
+    semi join run_journals as r on w.journal = r.journal
+)
+
+select
+    (select run_id from selected_run) as run_id,
+    c.arm,
+    c.class,
+    c.n_generations,
+    c.n_whole,
+    c.n_cancelled,
+    c.n_error,
+    c.n_aborted,
+    c.n_running,
+    c.n_unknown,
+    c.n_incomplete,
+    c.n_warm_up,
+    c.n_rounds,
+    c.n_rounds_missing,
+    c.n_nothing_proposed,
+    c.n_compared,
+    c.n_equal,
+    c.n_near_ties,
+    c.n_divergent,
+    case when c.is_run then l.n_torn_lines end as n_torn_lines,
+    case when c.is_run then l.n_rejected_lines end as n_rejected_lines,
+    case when c.is_run then w.n_waiting_lines end as n_waiting_lines,
+    case when c.is_run then l.n_lost_records end as n_lost_records,
+    case when c.is_run then l.n_unassigned_lines end as n_unassigned_lines
+from counted as c
+cross join lines as l
+cross join waiters as w
+order by c.is_run, c.drafter nulls first, c.draft_length, c.arm, c.class = 'all', c.class;

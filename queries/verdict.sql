@@ -1,0 +1,119 @@
+-- name: verdict
+-- summary: whether an arm pays, per class and over all, with its interval and what limits it
+-- question: Does speculation lower the time per committed token here, how sure is that, and if not, what is in the way?
+-- variables:
+--   run_id: id of the run; default: the latest
+--   resamples: resamples of the bootstrap; default: 2000
+--   seed: seed of the bootstrap's draws; default: 0
+-- columns:
+--   run_id: id of the run
+--   arm: drafter and draft length, as the run names them
+--   drafter: name of the drafter
+--   draft_length: proposed tokens asked for per round at most [tokens]
+--   class: class of the prompts; 'all': pooled over the classes, prompts without a class among them
+--   n_prompts: prompts that both arms completed with the same repeats, fused and without warm-up
+--   verdict: pays, loses or indistinguishable, by the 95 % interval of the speedup; NULL: none, and `note` says why
+--   speedup: ordinary's seconds per committed token over this arm's, each a ratio of sums over the prompts
+--   speedup_low: lower end of its 95 % interval: delta method, Student's t over prompts
+--   speedup_high: upper end of it
+--   boot_low: the same by a percentile bootstrap over prompts; NULL under 48 prompts, where that is too narrow
+--   boot_high: upper end of it
+--   seconds_per_token: seconds per committed token of this arm [s]
+--   ordinary_seconds_per_token: ordinary decoding's on the same prompts [s]
+--   accepted_per_round: mean of accepted tokens per round [tokens]
+--   limited_by: drafting, verification or acceptance, whichever made ideal would save most; or nothing proposed; NULL: unknown
+--   more_prompts: further prompts like these that would settle an indistinguishable verdict; NULL: over 10,000
+--   would_settle: the verdict they would settle on, going by the speedup
+--   n_equal: outputs, fused or attributed, with the ids of ordinary decoding
+--   n_compared: outputs that were compared
+--   note: what else a reader should know; NULL: nothing
+with compared as materialized (
+    select * from comparisons
+    where drafter is not null
+),
+
+-- A percentile bootstrap draws whole prompts, so that repeats stay in their prompt.
+numbered as materialized (
+    select
+        dense_rank() over (order by p.arm, p.draft_length, p.scope) as g,
+        row_number() over (partition by p.arm, p.draft_length, p.scope order by p.class, p.prompt_id) - 1 as i,
+        c.n_prompts,
+        p.*
+    from prompt_pairs as p
+    inner join compared as c
+        on p.arm = c.arm and p.drafter = c.drafter and p.draft_length = c.draft_length and p.scope = c.scope
+    where c.n_prompts >= 48
+),
+
+-- md5 gives the same draws in every version and thread, which random() does not; its 32 digits make four draws. An arm
+-- and a class of n prompts take the first n draws of a resample, so that arms are compared on the same resamples.
+draws as materialized (
+    select
+        h.b,
+        h.k + q.q as k,
+        ('0x' || substr(h.digits, 8 * q.q + 1, 8))::bigint as draw
+    from (
+        select
+            b.b,
+            k.k,
+            md5(concat_ws('|', coalesce(getvariable('seed')::bigint, 0), b.b, k.k)) as digits
+        from (select unnest(range(coalesce(getvariable('resamples')::bigint, 2000)))) as b (b)
+        cross join (select unnest(range(0, (select max(n_prompts) from numbered), 4))) as k (k)
+    ) as h
+    cross join (values (0), (1), (2), (3)) as q (q)
+),
+
+resampled as (
+    select
+        p.g,
+        d.b,
+        (sum(p.ordinary_t) / sum(p.ordinary_committed)) / (sum(p.total_t) / sum(p.total_committed)) as speedup
+    from (select distinct n_prompts from numbered) as s
+    inner join draws as d on s.n_prompts > d.k
+    inner join numbered as p on s.n_prompts = p.n_prompts and d.draw % s.n_prompts = p.i
+    group by all
+),
+
+bootstrapped as (
+    select
+        p.arm,
+        p.draft_length,
+        p.scope,
+        quantile_cont(r.speedup, 0.025) as boot_low,
+        quantile_cont(r.speedup, 0.975) as boot_high
+    from resampled as r
+    inner join (select distinct g, arm, draft_length, scope from numbered) as p on r.g = p.g
+    group by all
+)
+
+select
+    c.run_id,
+    c.arm,
+    c.drafter,
+    c.draft_length,
+    c.scope as class,
+    c.n_prompts,
+    c.verdict,
+    c.speedup,
+    c.speedup_low,
+    c.speedup_high,
+    b.boot_low,
+    b.boot_high,
+    c.per_token / 1e9 as seconds_per_token,
+    c.ordinary_per_token / 1e9 as ordinary_seconds_per_token,
+    c.total_accepted / nullif(c.n_rounds, 0) as accepted_per_round,
+    c.limited_by,
+    c.more_prompts,
+    c.would_settle,
+    e.n_equal,
+    e.n_compared,
+    nullif(concat_ws(
+        '; ',
+        c.note,
+        case when e.n_divergent > 0 then printf('%d outputs differ from ordinary decoding at no near tie', e.n_divergent) end
+    ), '') as note
+from compared as c
+left join bootstrapped as b on c.arm = b.arm and c.draft_length = b.draft_length and c.scope = b.scope
+left join output_equality as e
+    on c.arm = e.arm and c.drafter = e.drafter and c.draft_length = e.draft_length and c.scope = e.scope
+order by c.drafter, c.draft_length, c.arm, c.scope = 'all', c.scope;

@@ -1,0 +1,359 @@
+-- Shared meaning of the queries, each once: which generations count, how prompts are paired, what a verdict is.
+-- queries.install_views() runs these statements: kept in a database that can be written, temporary in one that cannot.
+-- Times are double nanoseconds until a query shows them.
+
+-- The 0.975 quantile of Student's t, absolute error below 1e-7. From 31 degrees of freedom on it is the
+-- Cornish-Fisher expansion about z = 1.95996... (Abramowitz and Stegun 26.7.5), whose terms are numbers for a fixed z.
+create or replace macro t_975(df) as (
+    case
+        when df < 1 then null
+        when df <= 30 then ([
+            12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052, 2.5705818356, 2.4469118511,
+            2.3646242516, 2.3060041352, 2.2621571628, 2.2281388520, 2.2009851601, 2.1788128297,
+            2.1603686565, 2.1447866879, 2.1314495456, 2.1199052992, 2.1098155778, 2.1009220402,
+            2.0930240544, 2.0859634473, 2.0796138447, 2.0738730679, 2.0686576104, 2.0638985616,
+            2.0595385528, 2.0555294386, 2.0518305165, 2.0484071418, 2.0452296421, 2.0422724563
+        ]::double[])[df]
+        else 1.959963984540054
+            + (2.372271230299 + (2.822498615740 + (2.555849679508 + 1.589534053394 / df) / df) / df) / df
+    end
+);
+
+-- Fewest prompts like these at which the interval would leave ln S = 0 out. t falls with n, so the search starts where
+-- the normal quantile would do; t never needs more than a handful beyond that. NULL where there is no effect to settle.
+create or replace macro prompts_to_settle(log_speedup, sd) as (
+    select min(n)
+    from (
+        select r.k + 2 + floor(least(pow(1.959963984540054 * sd / nullif(log_speedup, 0), 2), 1e9))::bigint as n
+        from range(-1, 12) as r(k)
+    )
+    where t_975(n - 1) * sd / sqrt(n) < abs(log_speedup)
+);
+
+-- The run that is asked for, or the latest: ids of runs sort by time.
+create or replace view selected_run as
+select coalesce(
+    getvariable('run_id')::varchar,
+    (
+        select max(run_id)
+        from (select run_id from runs union all select run_id from generations)
+    )
+) as run_id;
+
+-- Every generation of the run with the sums over its rounds. `is_whole`: it ended by itself and no round of it is missing;
+-- only such generations enter figures, the others are counted by `completeness`.
+create or replace view generation_totals as
+with sums as (
+    select
+        r.generation_id,
+        count(*) as n_rounds,
+        sum(r.requested)::double as total_requested,
+        sum(r.proposed)::double as total_proposed,
+        sum(r.accepted)::double as total_accepted,
+        sum(r.committed)::double as total_committed,
+        sum(r.t_round_ns)::double as total_t,
+        sum(r.draft_ns)::double as total_draft,
+        sum(r.verify_ns)::double as total_verify,
+        sum(r.synchronize_ns)::double as total_synchronize,
+        sum(r.trim_ns)::double as total_trim,
+        sum(r.rewind_ns)::double as total_rewind
+    from rounds as r
+    semi join (
+        select generation_id from generations where run_id = (select run_id from selected_run)
+    ) as g on r.generation_id = g.generation_id
+    group by r.generation_id
+)
+
+select
+    g.run_id,
+    g.generation_id,
+    g.arm,
+    g.drafter,
+    g.draft_length,
+    g.class,
+    g.prompt_id,
+    g.repeat,
+    g.timing,
+    g.warm_up,
+    g.finish_reason,
+    g.ttft_ns,
+    g.prefill_ns,
+    g.total_ns,
+    g.n_rounds as n_rounds_reported,
+    case
+        when g.equal then 'equal'
+        when g.near_tie then 'near tie'
+        when not g.equal then 'divergent'
+    end as output,
+    coalesce(s.n_rounds, 0) as n_rounds,
+    s.total_requested,
+    s.total_proposed,
+    s.total_accepted,
+    s.total_committed,
+    s.total_t,
+    s.total_draft,
+    s.total_verify,
+    s.total_synchronize,
+    s.total_trim,
+    s.total_rewind,
+    coalesce(
+        g.finish_reason in ('stop', 'length')
+        and s.n_rounds = g.n_rounds
+        and s.total_committed = g.n_committed,
+        false
+    ) as is_whole
+from generations as g
+left join sums as s on g.generation_id = s.generation_id
+where g.run_id = (select run_id from selected_run);
+
+-- The same once under the generation's own class and once under 'all'; `scope` is what the queries show as class. A
+-- workload's class that is itself called 'all' is in the pooled rows only.
+create or replace view scoped_generations as
+select
+    case when p.pooled then 'all' else t.class end as scope,
+    t.*
+from generation_totals as t
+cross join (values (true), (false)) as p (pooled)
+where p.pooled or t.class <> 'all';
+
+-- Fused work of an arm beside ordinary decoding's on the same prompt: one row per arm, scope and prompt, summed over the
+-- repeats that both completed, because repeats of a prompt are no independent evidence. Ordinary decoding pairs with itself.
+create or replace view prompt_pairs as
+with repeats as (
+    select
+        scope,
+        class,
+        prompt_id,
+        repeat,
+        arm,
+        drafter,
+        draft_length,
+        count(*) as n_generations,
+        sum(n_rounds)::double as n_rounds,
+        sum(total_proposed) as total_proposed,
+        sum(total_accepted) as total_accepted,
+        sum(total_committed) as total_committed,
+        sum(total_t) as total_t,
+        sum(prefill_ns)::double as total_prefill,
+        count(ttft_ns) as n_first_tokens,
+        sum(ttft_ns)::double as total_ttft,
+        sum(total_ns)::double as total_end_to_end
+    from scoped_generations
+    where timing = 'fused' and not warm_up and is_whole
+    group by all
+)
+
+select
+    s.arm,
+    s.drafter,
+    s.draft_length,
+    s.scope,
+    s.class,
+    s.prompt_id,
+    sum(s.n_generations) as n_generations,
+    sum(s.n_rounds) as n_rounds,
+    sum(s.total_proposed) as total_proposed,
+    sum(s.total_accepted) as total_accepted,
+    sum(s.total_committed) as total_committed,
+    sum(s.total_t) as total_t,
+    sum(s.total_prefill) as total_prefill,
+    sum(s.n_first_tokens) as n_first_tokens,
+    sum(s.total_ttft) as total_ttft,
+    sum(s.total_end_to_end) as total_end_to_end,
+    sum(o.n_rounds) as ordinary_n_rounds,
+    sum(o.total_committed) as ordinary_committed,
+    sum(o.total_t) as ordinary_t,
+    sum(o.n_generations) as ordinary_n_generations,
+    sum(o.total_end_to_end) as ordinary_end_to_end
+from repeats as s
+inner join repeats as o
+    on s.scope = o.scope
+    and s.class is not distinct from o.class
+    and s.prompt_id = o.prompt_id
+    and s.repeat = o.repeat
+where o.drafter is null
+group by all;
+
+-- Where attributed rounds spend their time: one row per arm and scope. Their durations enter no other figure.
+create or replace view attributed_shares as
+select
+    arm,
+    drafter,
+    draft_length,
+    scope,
+    sum(n_rounds) as n_rounds,
+    sum(total_draft + total_rewind) / nullif(sum(total_t), 0) as drafting,
+    sum(total_verify + total_synchronize) / nullif(sum(total_t), 0) as verification
+from scoped_generations
+where timing = 'attributed' and not warm_up and is_whole
+group by all;
+
+-- Whether outputs are ordinary decoding's: one row per arm and scope, over generations of both timing modes.
+create or replace view output_equality as
+select
+    arm,
+    drafter,
+    draft_length,
+    scope,
+    count(output) as n_compared,
+    count(*) filter (where output = 'equal') as n_equal,
+    count(*) filter (where output = 'divergent') as n_divergent
+from scoped_generations
+group by all;
+
+-- Every arm against ordinary decoding: one row per arm and scope, a verdict with what it stands on. The interval is
+-- exp(ln S +- t(n-1) sd(d) / sqrt(n)), with d the influence of each prompt on ln S (delta method).
+create or replace view comparisons as
+with influences as (
+    select
+        *,
+        ordinary_t / nullif(avg(ordinary_t) over g, 0)
+        - ordinary_committed / nullif(avg(ordinary_committed) over g, 0)
+        - total_t / nullif(avg(total_t) over g, 0)
+        + total_committed / nullif(avg(total_committed) over g, 0) as d
+    from prompt_pairs
+    window g as (partition by arm, drafter, draft_length, scope)
+),
+
+sums as (
+    select
+        arm,
+        drafter,
+        draft_length,
+        scope,
+        count(*) as n_prompts,
+        sum(n_generations)::bigint as n_generations,
+        sum(n_rounds)::bigint as n_rounds,
+        sum(total_proposed) as total_proposed,
+        sum(total_accepted) as total_accepted,
+        sum(total_committed) as total_committed,
+        sum(total_t) as total_t,
+        sum(total_prefill) / nullif(sum(n_generations), 0) as prefill,
+        sum(total_ttft) / nullif(sum(n_first_tokens), 0) as ttft,
+        sum(total_end_to_end) / nullif(sum(n_generations), 0) as end_to_end,
+        sum(ordinary_end_to_end) / nullif(sum(ordinary_n_generations), 0) as ordinary_end_to_end,
+        sum(total_t) / nullif(sum(total_committed), 0) as per_token,
+        sum(ordinary_t) / nullif(sum(ordinary_committed), 0) as ordinary_per_token,
+        sum(ordinary_t) / nullif(sum(ordinary_n_rounds), 0) as ordinary_per_step,
+        stddev_samp(d) as sd
+    from influences
+    group by all
+),
+
+intervals as (
+    select
+        *,
+        ordinary_per_token / nullif(per_token, 0) as speedup,
+        ln(nullif(ordinary_per_token, 0) / nullif(per_token, 0)) as log_speedup,
+        t_975(n_prompts - 1) * sd / sqrt(n_prompts) as half_width
+    from sums
+),
+
+verdicts as (
+    select
+        *,
+        speedup * exp(-half_width) as speedup_low,
+        speedup * exp(half_width) as speedup_high,
+        case
+            when n_prompts < 5 then null
+            when log_speedup > half_width then 'pays'
+            when -log_speedup > half_width then 'loses'
+            when abs(log_speedup) <= half_width then 'indistinguishable'
+        end as verdict
+    from intervals
+),
+
+-- What the one idealisation of each factor would save, in time per committed token: drafting (and rewinding) for
+-- nothing; a verification no dearer than an ordinary step; every proposed token accepted in the same time.
+savings as (
+    select
+        v.*,
+        a.drafting as drafting_share,
+        v.per_token * a.drafting as saved_by_free_draft,
+        greatest(v.total_t * a.verification - v.n_rounds * v.ordinary_per_step, 0)
+        / nullif(v.total_committed, 0) as saved_by_one_step,
+        v.per_token - v.total_t / nullif(v.total_proposed + v.n_rounds, 0) as saved_by_acceptance
+    from verdicts as v
+    left join attributed_shares as a
+        on v.arm = a.arm
+        and v.drafter is not distinct from a.drafter
+        and v.draft_length = a.draft_length
+        and v.scope = a.scope
+),
+
+limits as (
+    select
+        *,
+        case
+            when draft_length = 0 then null
+            when total_proposed = 0 then 'nothing proposed'
+            when drafting_share is null then null
+            when greatest(saved_by_free_draft, saved_by_one_step, saved_by_acceptance) <= 0 then null
+            when saved_by_one_step >= greatest(saved_by_free_draft, saved_by_acceptance) then 'verification'
+            when saved_by_acceptance >= saved_by_free_draft then 'acceptance'
+            else 'drafting'
+        end as limited_by,
+        case when verdict = 'indistinguishable' then prompts_to_settle(log_speedup, sd) - n_prompts end as n_more
+    from savings
+),
+
+-- Arms of which no prompt could be paired have a row too.
+groups as (
+    select distinct arm, drafter, draft_length, scope
+    from scoped_generations
+    where not warm_up
+)
+
+select
+    (select run_id from selected_run) as run_id,
+    g.arm,
+    g.drafter,
+    g.draft_length,
+    g.scope,
+    coalesce(l.n_prompts, 0) as n_prompts,
+    coalesce(l.n_generations, 0) as n_generations,
+    coalesce(l.n_rounds, 0) as n_rounds,
+    l.total_proposed,
+    l.total_accepted,
+    l.total_committed,
+    l.total_t,
+    l.prefill,
+    l.ttft,
+    l.end_to_end,
+    l.ordinary_end_to_end,
+    l.per_token,
+    l.ordinary_per_token,
+    l.speedup,
+    l.speedup_low,
+    l.speedup_high,
+    l.drafting_share,
+    l.verdict,
+    l.limited_by,
+    case when l.n_more <= 10000 then l.n_more end as more_prompts,
+    case
+        when l.n_more <= 10000 and l.log_speedup > 0 then 'pays'
+        when l.n_more <= 10000 and l.log_speedup < 0 then 'loses'
+    end as would_settle,
+    nullif(concat_ws(
+        '; ',
+        case
+            when coalesce(l.n_prompts, 0) < 5
+                then printf('no verdict under 5 prompts that both arms completed, here %d', coalesce(l.n_prompts, 0))
+        end,
+        case when g.draft_length = 0 then 'drafts nothing: shows what the loop itself costs' end,
+        case when l.limited_by = 'nothing proposed' then 'asked to speculate, but nothing was ever proposed' end,
+        case
+            when g.draft_length > 0 and l.total_proposed > 0 and l.drafting_share is null
+                then 'no attributed rounds, so what limits is not known'
+        end,
+        case
+            when l.verdict = 'indistinguishable' and coalesce(l.n_more > 10000, true)
+                then 'practically equal: 10,000 more prompts would not settle it'
+        end
+    ), '') as note
+from groups as g
+left join limits as l
+    on g.arm = l.arm
+    and g.drafter is not distinct from l.drafter
+    and g.draft_length = l.draft_length
+    and g.scope = l.scope;

@@ -1,0 +1,86 @@
+"""`roundscope generate`: answer one prompt with the drafter that a run recommended, recording its rounds."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from runtime.generation import Generation
+    from runtime.targets import MlxTarget
+
+EXAMPLE = """\b
+Example:
+  roundscope generate --drafter prompt-lookup --draft-length 8 "Fix the spelling: I has a aple."
+"""
+
+
+@click.command(epilog=EXAMPLE)
+@click.argument("prompt")
+@click.option("--model", metavar="M", help="Target: a folder or hub id. [default: SmolLM2-135M-Instruct]")
+@click.option("--drafter", metavar="NAME", help="Who proposes. [default: nobody, ordinary decoding]")
+@click.option("--draft-length", type=int, default=8, show_default=True, metavar="N", help="Tokens per proposal.")
+@click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
+@click.option("--max-tokens", type=int, default=256, show_default=True, help="Limit of the output.")
+@click.option("--store", type=click.Path(path_type=Path), default=Path(".roundscope"), show_default=True, metavar="DIR")
+@click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
+def command(
+    prompt: str,
+    model: str | None,
+    drafter: str | None,
+    draft_length: int,
+    draft_model: str | None,
+    max_tokens: int,
+    store: Path,
+    record_text: bool,
+) -> None:
+    """Write the answer to PROMPT (`-`: read it from stdin) to stdout as it comes, and what it cost to stderr.
+
+    PROMPT is sent as one user message where the model has a chat template, as it stands where not.
+    """
+    from runtime import decode, load_target, speculate
+    from runtime.experiment.plan import make_drafter
+    from telemetry.journal import Journal
+    from telemetry.recorder import Recorder
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    target = load_target(model)
+    drafter = drafter or ("assistant" if draft_model else None)
+    with Journal(store) as journal:
+        recorder = Recorder(journal, record_text=record_text)
+        ids = _encode(target, text)
+        if drafter is None:
+            generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
+        else:
+            proposer = make_drafter(drafter, target, draft_model)
+            generation = speculate(
+                target, proposer, ids, draft_length=draft_length, max_tokens=max_tokens, recorder=recorder
+            )
+        with generation:
+            seconds = _stream(generation)
+    n_rounds, n_tokens = len(seconds), len(generation.tokens)
+    click.echo(
+        f"{n_tokens} tokens in {n_rounds} rounds, {sum(seconds) / n_tokens:.4f} s per committed token; "
+        f"generation {generation.id}",
+        err=True,
+    )
+
+
+def _encode(target: MlxTarget, text: str) -> list[int]:
+    return target.encode_chat([{"role": "user", "content": text}]) if target.has_chat_template else target.encode(text)
+
+
+def _stream(generation: Generation) -> list[float]:
+    """Print the output as far as it is whole characters after each round; return T_round of each, in seconds."""
+    shown, seconds = "", []
+    for closed in generation:
+        seconds.append(closed.t_round_ns / 1e9)
+        text = generation.text
+        if not text.endswith("\ufffd") and text.startswith(shown):
+            click.echo(text[len(shown) :], nl=False)
+            shown = text
+    click.echo(generation.text[len(shown) :])
+    return seconds

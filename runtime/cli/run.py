@@ -1,0 +1,260 @@
+"""`roundscope run`: measure whether speculation pays, for a model, drafters and prompts of the user's choice."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from runtime.experiment.plan import Plan, Request
+    from runtime.targets import MlxTarget
+    from runtime.workloads import Workload
+
+DEFAULT_DRAFTERS = ("prompt-lookup",)
+DEFAULT_LENGTHS = (8,)
+DEFAULT_TOKENS = 64
+DEFAULT_STORE = Path(".roundscope")
+
+EXAMPLE = """\b
+Examples:
+  roundscope run --quick
+  roundscope run --model ./my-model --drafter prompt-lookup --draft-length 4 --draft-length 8 --prompts mine.jsonl
+  roundscope run --model ./my-model --draft-model ./my-small-model --draft-length 4
+"""
+
+
+@click.command(epilog=EXAMPLE)
+@click.option(
+    "--model", metavar="M", help="Target: a folder or hub id as mlx-lm takes it. [default: SmolLM2-135M-Instruct]"
+)
+@click.option(
+    "--drafter",
+    "drafters",
+    multiple=True,
+    metavar="NAME",
+    help="Drafter, with options as in prompt-lookup:max_n=3; repeatable. [default: prompt-lookup]",
+)
+@click.option(
+    "--draft-length",
+    "lengths",
+    type=int,
+    multiple=True,
+    metavar="N",
+    help="Tokens per proposal; repeatable. [default: 8]",
+)
+@click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
+@click.option("--prompts", type=click.Path(path_type=Path), metavar="FILE", help="Your prompts: .jsonl or .txt.")
+@click.option("--quick", is_flag=True, help="Three classes of the embedded prompts instead of all eight.")
+@click.option("--max-tokens", type=int, default=DEFAULT_TOKENS, show_default=True, help="Limit of each output.")
+@click.option("--repeats", type=int, default=1, show_default=True, help="Times every prompt is run by every arm.")
+@click.option(
+    "--timing",
+    type=click.Choice(["fused", "attributed"]),
+    default="fused",
+    show_default=True,
+    help="fused: true rounds, a verdict. attributed: true stage shares only, no verdict.",
+)
+@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of prompts and arms.")
+@click.option(
+    "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done and how long it may take, and stop there.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+def command(
+    model: str | None,
+    drafters: tuple[str, ...],
+    lengths: tuple[int, ...],
+    draft_model: str | None,
+    prompts: Path | None,
+    quick: bool,
+    max_tokens: int,
+    repeats: int,
+    timing: Any,
+    store: Path,
+    seed: int,
+    record_text: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Run every prompt by ordinary decoding and by each drafter, record each round, and say whether it pays."""
+    from runtime.experiment.plan import Request
+
+    if draft_model is not None and not any(spec.partition(":")[0] == "assistant" for spec in drafters):
+        drafters = (*drafters, "assistant")
+    request = Request(
+        drafters or DEFAULT_DRAFTERS,
+        lengths or DEFAULT_LENGTHS,
+        draft_model,
+        max_tokens,
+        repeats,
+        timing,
+        seed,
+        record_text,
+    )
+    workload = _load_workload(prompts, quick)
+    target, plan = _plan(model, request, workload)
+    _print_plan(target, plan, dry_run)
+    if not dry_run:
+        interrupted = _measure(target, plan, model, store, as_json)
+        if interrupted:
+            sys.exit(130)
+
+
+def _load_workload(prompts: Path | None, quick: bool) -> Workload:
+    from runtime.workloads import load_embedded, load_prompts
+
+    if prompts is not None and quick:
+        raise click.UsageError("--quick selects among the embedded prompts; leave it out with --prompts")
+    return load_embedded(quick=quick) if prompts is None else load_prompts(prompts)
+
+
+def _plan(model: str | None, request: Request, workload: Workload) -> tuple[MlxTarget, Plan]:
+    from runtime import load_target
+    from runtime.experiment.plan import make_plan
+
+    click.echo(f"loading {model or 'the default model'} ...", err=True)
+    target = load_target(model)
+    return target, make_plan(request, workload, target)
+
+
+def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
+    from runtime.experiment.pace import measure_pace
+
+    pace = measure_pace(target, plan.prompts[0])
+    seconds = plan.estimate_seconds(pace.seconds_per_prompt_token, pace.seconds_per_step)
+    arms = ", ".join(arm.name for arm in plan.arms)
+    request, workload = plan.request, plan.workload
+    click.echo(
+        f"target    {target.name} ({target.dtype})\n"
+        f"workload  {workload.name}: {len(plan.prompts)} prompts in {len(workload.classes)} classes\n"
+        f"arms      {arms}\n"
+        f"amount    {len(plan.arms)} arms x {len(plan.prompts)} prompts x {request.repeats} repeats, "
+        f"up to {request.max_tokens} tokens each; with warm-up and attributed pass {plan.n_generations} generations\n"
+        f"time      at most about {_say_duration(seconds)}, less where outputs end early or speculation pays",
+        err=not dry_run,
+    )
+
+
+def _say_duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+
+
+def _measure(target: MlxTarget, plan: Plan, model: str | None, store: Path, as_json: bool) -> bool:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from runtime.experiment.execution import Execution
+    from telemetry.journal import Journal
+    from telemetry.recorder import Recorder
+    from telemetry.records import RunEnd
+
+    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(3).hex()}"
+    with Journal(store) as journal:
+        journal.write(_describe_run(run_id, target, plan))
+        # Drawn between generations only: a refreshing thread would take its share of the processor from timed rounds.
+        progress = Progress(
+            TextColumn("generations"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("time left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=Console(stderr=True),
+            auto_refresh=False,
+        )
+        with progress:
+            bar = progress.add_task("", total=plan.n_generations)
+
+            def advance() -> None:
+                progress.update(bar, advance=1, refresh=True)
+
+            execution = Execution(
+                plan,
+                target,
+                Recorder(journal, run_id=run_id, record_text=plan.request.record_text),
+                advance,
+            )
+            outcome: Any = "error"
+            try:
+                execution.run()
+                outcome = "interrupted" if execution.interrupted else "complete"
+            except KeyboardInterrupt:
+                outcome = "interrupted"
+            finally:
+                end = RunEnd(run_id=run_id, outcome=outcome, ended_wall_ns=time.time_ns(), load1_end=os.getloadavg()[0])
+                journal.write(end)
+    if journal.n_lost:
+        click.echo(f"{journal.n_lost} records could not be written to {journal.path}; the figures lack them", err=True)
+    _report(store, run_id, plan.request, model, as_json)
+    return bool(outcome == "interrupted")
+
+
+def _describe_run(run_id: str, target: MlxTarget, plan: Plan) -> Any:
+    import msgspec
+
+    from runtime.environment import describe
+    from telemetry.records import RunRecord
+
+    request = plan.request
+    return RunRecord(
+        **msgspec.structs.asdict(describe()),
+        run_id=run_id,
+        started_wall_ns=time.time_ns(),
+        command=shlex.join(["roundscope", *sys.argv[1:]]),
+        model=target.name,
+        dtype=target.dtype,
+        parameter_bytes=target.parameter_bytes,
+        workload=plan.workload.name,
+        workload_digest=plan.workload.digest,
+        n_prompts=len(plan.prompts),
+        arms=[arm.name for arm in plan.arms],
+        timing=request.timing,
+        seed=request.seed,
+        max_tokens=request.max_tokens,
+        repeats=request.repeats,
+        record_text=request.record_text,
+    )
+
+
+def _report(store: Path, run_id: str, request: Request, model: str | None, as_json: bool) -> None:
+    import json
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from dashboards.report import recommend, render_verdict
+    from queries import install_views, run
+    from telemetry.store import connect
+
+    with connect(store, prepare=install_views) as connected:
+        for note in connected.notes:
+            click.echo(f"note: {note}", err=True)
+        recommendation = recommend(connected.con, run_id)
+        use = None if recommendation.arm is None else _say_use(recommendation.arm, request, model)
+        if as_json:
+            result = run(connected.con, "verdict", run_id=run_id)
+            rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+            document = {"run_id": run_id, "verdict": rows, "recommendation": {**asdict(recommendation), "command": use}}
+            click.echo(json.dumps(document, default=str))
+        else:
+            render_verdict(connected.con, run_id, Console())
+            click.echo(f"\n{recommendation.sentence}\n  {use or 'leave it off'}")
+            where = "" if store == DEFAULT_STORE else f" --store {shlex.quote(str(store))}"
+            click.echo(f"\nrun {run_id}; next: roundscope report stages --run {run_id}{where}")
+
+
+def _say_use(arm: str, request: Request, model: str | None) -> str:
+    spec, _, length = arm.rpartition(" m=")
+    words = ["roundscope", "generate", "--drafter", spec, "--draft-length", length]
+    if model is not None:
+        words += ["--model", model]
+    if spec.partition(":")[0] == "assistant" and isinstance(request.draft_model, str):
+        words += ["--draft-model", request.draft_model]
+    return shlex.join([*words, "your prompt"])

@@ -1,0 +1,125 @@
+"""A smaller model that drafts for the target, without waiting for the device.
+
+Each drafted token is the argmax of a forward that takes the previous argmax, unread, as its input: the chain is only
+queued, and the target's verification queues behind it. The host learns what was drafted when it reads the result of
+the verification (Leviathan, Kalman and Matias, arXiv:2211.17192, in its greedy case).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from runtime.caches import require_trimmable, trim_layers
+from runtime.device import barrier, release_memory
+from runtime.protocols import Proposal, Target
+from runtime.session import PREFILL_CHUNK
+from runtime.vocabulary import check_same
+from telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+
+class Assistant:
+    """Drafts greedily with `model`, a target of its own with the vocabulary of the one it drafts for.
+
+    Its cache holds `length` positions of the history. The last token of a proposal is never fed, so after a wholly
+    accepted round the cache lags by one, and by more after rounds of m = 0: whatever is missing goes into the first
+    forward of the next proposal.
+    """
+
+    name = "assistant"
+    prefix_consistent = True
+
+    def __init__(self, model: Target) -> None:
+        """Raises Unsupported, naming the layers, if rejected positions cannot be trimmed out of the model's cache."""
+        self.model = model
+        self.length = 0
+        self._cache = model.make_cache()
+        self._width = model.vocab_size
+        self._checked: Target | None = None
+        require_trimmable(self._cache, "the draft model")
+
+    def check(self, target: Target) -> None:
+        """Raise Unsupported if `target` has another vocabulary than the model."""
+        if self._checked is not target:
+            check_same(target, self.model)
+            self._checked = target
+            self._width = min(self.model.vocab_size, target.vocab_size)
+
+    def reset(self, prompt: Sequence[int]) -> None:
+        """Fill a fresh cache with `prompt` less its last token, in chunks, and wait for it.
+
+        A prompt that fills the model's positions is not taken in, and nothing is proposed for it.
+        """
+        self._cache = self.model.make_cache()
+        self.length = 0
+        if self._limit(len(prompt), 1) == 0:
+            get_logger().warning(
+                "assistant.prompt_too_long", prompt_tokens=len(prompt), positions=self.model.max_positions
+            )
+            return
+        filling = prompt[:-1]
+        for start in range(0, len(filling), PREFILL_CHUNK):
+            part = filling[start : start + PREFILL_CHUNK]
+            self._feed(self._upload(part))
+            barrier([layer.state for layer in self._cache])
+            self.length += len(part)
+            if self.length < len(filling):
+                release_memory()
+
+    def propose(self, history: Sequence[int], m: int) -> Proposal:
+        """At most `m` tokens as one lazy array: fewer where the model's positions end."""
+        m = self._limit(len(history), m)
+        if m == 0:
+            return Proposal(())
+        import mlx.core as mx
+
+        token = self._draft(self._upload(history[self.length :]))
+        tokens = [token]
+        for _ in range(m - 1):
+            token = self._draft(token)
+            tokens.append(token)
+        self.length = len(history) + m - 1
+        return Proposal(mx.concatenate(tokens))
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        """Nothing to do: `propose` is given the history, and feeds what the cache lacks of it."""
+
+    def rewind(self, length: int) -> None:
+        """Trim every layer to `length` positions, or to the shortest layer after a forward that failed half-way.
+
+        Raises CacheError if a layer forgets another number of positions than it was told to.
+        """
+        shortest = min(layer.offset for layer in self._cache)
+        for layer in self._cache:
+            if layer.offset > shortest:
+                trim_layers([layer], layer.offset - shortest)
+        if shortest > length:
+            trim_layers(self._cache, shortest - length)
+        self.length = min(shortest, length)
+
+    def _limit(self, history_length: int, m: int) -> int:
+        """`m`, or what can be drafted before the model's positions end (the last drafted token takes none)."""
+        positions = self.model.max_positions
+        return m if positions is None else max(0, min(m, positions - history_length + 1))
+
+    def _upload(self, tokens: Sequence[int]) -> mx.array:
+        """`tokens` as an array; ids that only the target's wider padding has become the model's last one."""
+        import mlx.core as mx
+
+        last = self.model.vocab_size - 1
+        return mx.array([min(token, last) for token in tokens], mx.uint32)
+
+    def _draft(self, ids: mx.array) -> mx.array:
+        """The token (1,) that the model says after `ids`, being computed."""
+        import mlx.core as mx
+
+        token = mx.argmax(self._feed(ids)[:, -1, : self._width], axis=-1)
+        mx.async_eval(token)
+        return token
+
+    def _feed(self, ids: mx.array) -> mx.array:
+        """Logits (1, n, vocab) of `ids` (n,), lazily."""
+        return self.model.forward(ids[None], self._cache)

@@ -1,0 +1,146 @@
+"""Does what a plan says: warm-up, interleaved arms, the attributed pass; compares every output; records everything.
+
+Fair: the arms of a block run one after the other on the same prompt, in the plan's seeded order; drafters start
+fresh; generations are drained without consumer work and end with the device idle. An interruption ends the open
+generation after its round and keeps what was measured.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from runtime.experiment.comparison import Outcome, compare
+from runtime.experiment.plan import ORDINARY, Arm, Block, Plan, PlannedPrompt
+from runtime.generate import decode, speculate
+from runtime.generation import Generation
+from runtime.targets import MlxTarget
+from telemetry.recorder import Recorder
+from telemetry.records import Timing
+
+WARM_UP_TOKENS = 16
+
+
+class Execution:
+    """One execution of a plan.
+
+    progress: called after every generation. `interrupted` tells whether it was stopped early; `n_divergent` counts
+    outputs that differ from ordinary's beyond a near tie.
+    """
+
+    def __init__(
+        self, plan: Plan, target: MlxTarget, recorder: Recorder, progress: Callable[[], None] = lambda: None
+    ) -> None:
+        self.interrupted = False
+        self.n_divergent = 0
+        self._plan = plan
+        self._target = target
+        self._recorder = recorder
+        self._progress = progress
+        self._sequence = 0
+
+    def run(self) -> None:
+        """Do everything, or as much as an interrupt (Ctrl-C, SIGTERM) lets it."""
+        with self._catch_signals():
+            self._warm_up()
+            for block in self._plan.blocks:
+                self._run_block(block, self._plan.request.timing)
+            for block in self._plan.attributed:
+                self._run_block(block, "attributed")
+
+    def interrupt(self) -> None:
+        """End the open generation after its round, and the execution with it."""
+        self.interrupted = True
+
+    @contextmanager
+    def _catch_signals(self) -> Iterator[None]:
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupt()
+
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _warm_up(self) -> None:
+        first = self._plan.prompts[0]
+        if self._plan.learns:
+            self._teach()
+        for arm in self._plan.arms:
+            self._generate(arm, first, 0, self._plan.request.timing, warm_up=True, max_tokens=WARM_UP_TOKENS)
+        # What is alive now stays alive; the collector need not walk it between timed rounds.
+        gc.collect()
+        gc.freeze()
+
+    def _teach(self) -> None:
+        ordinary = self._plan.arms[0]
+        learners = {id(arm.drafter): arm.drafter for arm in self._plan.arms if arm.learns}
+        for prompt in self._plan.prompts:
+            done = self._generate(ordinary, prompt, 0, "fused", warm_up=True)
+            if done is None:
+                return
+            for drafter in learners.values():
+                drafter.learn(prompt.ids, done.tokens)  # type: ignore[union-attr]
+
+    def _run_block(self, block: Block, timing: Timing) -> None:
+        done: dict[str, Outcome] = {}
+        for arm in block.arms:
+            outcome = self._generate(arm, block.prompt, block.repeat, timing)
+            if outcome is not None:
+                done[arm.name] = outcome
+        ordinary = done.pop(ORDINARY, None)
+        if ordinary is None:
+            return
+        for outcome in done.values():
+            record = compare(self._target, block.prompt.ids, ordinary, outcome)
+            self.n_divergent += not (record.equal or record.near_tie)
+            self._recorder.write(record)
+
+    def _generate(
+        self,
+        arm: Arm,
+        prompt: PlannedPrompt,
+        repeat: int,
+        timing: Timing,
+        *,
+        warm_up: bool = False,
+        max_tokens: int | None = None,
+    ) -> Outcome | None:
+        if self.interrupted:
+            return None
+        recorder = self._recorder.label(
+            arm=arm.name,
+            prompt_id=prompt.item.id,
+            class_=prompt.item.class_,
+            repeat=repeat,
+            sequence=self._sequence,
+            warm_up=warm_up,
+        )
+        self._sequence += 1
+        limit = min(self._plan.request.max_tokens, max_tokens or self._plan.request.max_tokens)
+        generation = self._start(arm, prompt, timing, limit, recorder)
+        committed = self._drain(generation)
+        self._progress()
+        return None if generation.finish_reason == "cancelled" else Outcome.of(generation, committed)
+
+    def _start(self, arm: Arm, prompt: PlannedPrompt, timing: Timing, limit: int, recorder: Recorder) -> Generation:
+        shared: dict[str, Any] = {"max_tokens": limit, "recorder": recorder}
+        if arm.drafter is None:
+            return decode(self._target, prompt.ids, **shared)
+        return speculate(self._target, arm.drafter, prompt.ids, draft_length=arm.draft_length, timing=timing, **shared)
+
+    def _drain(self, generation: Generation) -> list[int]:
+        committed = []
+        for closed in generation:
+            committed.append(closed.committed)
+            if self.interrupted:
+                generation.close()
+        return committed

@@ -1,0 +1,168 @@
+"""What a run will do: which arms, on which prompts, in which order, and how long that may take.
+
+Everything that can be wrong with the request is found here, before anything is timed or recorded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.caches import require_trimmable
+from runtime.drafters import make, parse
+from runtime.protocols import Drafter, Target
+from runtime.targets import MlxTarget
+from runtime.workloads import WorkItem, Workload, encode
+from telemetry.errors import Unsupported, UsageError
+from telemetry.records import Timing
+
+ORDINARY = "ordinary"
+ATTRIBUTED_PER_CLASS = 2
+"""Prompts of each class that the attributed pass takes: enough for stage shares, which vary little between prompts."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for. drafters: specs as `runtime.drafters.make` takes them; draft_lengths: each m to try."""
+
+    drafters: tuple[str, ...]
+    draft_lengths: tuple[int, ...]
+    draft_model: Target | str | None
+    max_tokens: int
+    repeats: int
+    timing: Timing
+    seed: int
+    record_text: bool
+
+    def __post_init__(self) -> None:
+        for name, value in (("--max-tokens", self.max_tokens), ("--repeats", self.repeats)):
+            if value < 1:
+                raise UsageError(f"{name} is {value}; it must be 1 or more")
+        for length in self.draft_lengths:
+            if length < 0:
+                raise UsageError(f"--draft-length is {length}; it must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of decoding. `drafter` None is ordinary decoding; arms of one spec share a drafter, reset each time."""
+
+    name: str
+    drafter: Drafter | None
+    draft_length: int
+
+    @property
+    def learns(self) -> bool:
+        """Whether the drafter has to be told ordinary's output beforehand."""
+        return hasattr(self.drafter, "learn")
+
+
+@dataclass(frozen=True)
+class PlannedPrompt:
+    """A prompt of the workload, tokenised."""
+
+    item: WorkItem
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One repetition of one prompt, by all arms in this order."""
+
+    prompt: PlannedPrompt
+    repeat: int
+    arms: tuple[Arm, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a run does, in its order. `attributed` are the blocks of the pass that measures stage shares."""
+
+    request: Request
+    workload: Workload
+    prompts: tuple[PlannedPrompt, ...]
+    arms: tuple[Arm, ...]
+    blocks: tuple[Block, ...]
+    attributed: tuple[Block, ...]
+
+    @property
+    def learns(self) -> bool:
+        """Whether ordinary's output is needed beforehand, for all prompts."""
+        return any(arm.learns for arm in self.arms)
+
+    @property
+    def n_generations(self) -> int:
+        """How many generations that is, warm-up included."""
+        warm_up = len(self.arms) + (len(self.prompts) if self.learns else 0)
+        return warm_up + sum(len(block.arms) for block in (*self.blocks, *self.attributed))
+
+    def estimate_seconds(self, seconds_per_prompt_token: float, seconds_per_step: float) -> float:
+        """Time if every output went to its limit at the cost of ordinary decoding."""
+        lengths = [len(block.prompt.ids) for block in (*self.blocks, *self.attributed) for _ in block.arms]
+        if self.learns:
+            lengths += [len(prompt.ids) for prompt in self.prompts]
+        return sum(lengths) * seconds_per_prompt_token + len(lengths) * self.request.max_tokens * seconds_per_step
+
+
+def make_plan(request: Request, workload: Workload, target: MlxTarget) -> Plan:
+    """Plan a run of `workload` on `target`.
+
+    Raises UsageError for unknown drafters and the like, Unsupported for what the target or the drafter cannot do.
+    """
+    arms = _make_arms(request, target)
+    prompts = _tokenise(workload, target)
+    order = random.Random(request.seed)
+    blocks = []
+    for repeat in range(request.repeats):
+        for prompt in order.sample(prompts, len(prompts)):
+            blocks.append(Block(prompt, repeat, tuple(order.sample(arms, len(arms)))))
+    attributed = [] if request.timing == "attributed" else _plan_attributed(prompts, arms)
+    return Plan(request, workload, tuple(prompts), tuple(arms), tuple(blocks), tuple(attributed))
+
+
+def _make_arms(request: Request, target: Target) -> list[Arm]:
+    arms = [Arm(ORDINARY, None, 0)]
+    if request.drafters:
+        require_trimmable(target.make_cache(), "the target")
+    for spec in dict.fromkeys(request.drafters):
+        drafter = make_drafter(spec, target, request.draft_model)
+        check = getattr(drafter, "check", None)
+        if check is not None:
+            check(target)
+        lengths = (0,) if drafter.name == "none" else tuple(dict.fromkeys(request.draft_lengths))
+        arms += [Arm(f"{spec} m={length}", drafter, length) for length in lengths]
+    return arms
+
+
+def make_drafter(spec: str, target: Target, draft_model: Target | str | None) -> Drafter:
+    """The drafter of `spec`; `draft_model` (one that is loaded, or its name) goes to the drafter `assistant`."""
+    if parse(spec).name == "assistant" and draft_model is not None:
+        return make(spec, target, model=draft_model)
+    return make(spec, target)
+
+
+def _tokenise(workload: Workload, target: MlxTarget) -> list[PlannedPrompt]:
+    prompts = [PlannedPrompt(item, tuple(encode(item, target))) for item in workload.items]
+    limit = target.max_positions
+    too_long = [p for p in prompts if limit is not None and len(p.ids) >= limit]
+    if too_long:
+        first = too_long[0]
+        raise Unsupported(
+            f"prompt {first.item.id} has {len(first.ids)} tokens and the target has positions for {limit} "
+            f"({len(too_long)} of {len(prompts)} prompts are too long): shorten them or leave them out"
+        )
+    empty = [p.item.id for p in prompts if not p.ids]
+    if empty:
+        raise UsageError(f"prompt {empty[0]} has no tokens")
+    return prompts
+
+
+def _plan_attributed(prompts: Sequence[PlannedPrompt], arms: Sequence[Arm]) -> list[Block]:
+    speculative = tuple(arm for arm in arms if arm.drafter is not None)
+    chosen: dict[str, list[PlannedPrompt]] = {}
+    for prompt in prompts:
+        chosen.setdefault(prompt.item.class_, []).append(prompt)
+    if not speculative:
+        return []
+    return [Block(prompt, 0, speculative) for members in chosen.values() for prompt in members[:ATTRIBUTED_PER_CLASS]]

@@ -1,0 +1,124 @@
+"""What a generation leaves behind: its start, every round, its end, by one anchor of the two clocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runtime.device import peak_memory, reset_peak_memory
+from runtime.protocols import can_decode
+from runtime.rounds import OpenRound, Round
+from runtime.session import Session
+from telemetry.recorder import Recorder, new_generation_id
+from telemetry.records import FinishReason, GenerationEnd, GenerationRecord, Timing
+
+if TYPE_CHECKING:
+    from runtime.generation import Stepper
+
+
+class GenerationLog:
+    """Writes the records of one generation to a recorder."""
+
+    def __init__(self, recorder: Recorder, *, timing: Timing, cached_tokens: int) -> None:
+        self.generation_id = new_generation_id()
+        self.end_of_prefill: int | None = None
+        self._recorder = recorder
+        self._now = recorder.clock.monotonic_ns
+        self._timing = timing
+        self._cached_tokens = cached_tokens
+        self._anchor: int | None = None
+        self._n_rounds = 0
+        self._rounds_ns = 0
+        self._consumer_ns = 0
+        self._first_token: int | None = None
+        self._last_end = self._handed_out = 0
+
+    def begin(self, session: Session, stepper: Stepper) -> None:
+        """Take the anchor and record that the generation starts."""
+        reset_peak_memory()
+        labels = self._recorder.labels
+        wall_ns = self._recorder.clock.wall_ns()
+        anchor = self.take_anchor()
+        self._recorder.write(
+            GenerationRecord(
+                generation_id=self.generation_id,
+                run_id=self._recorder.run_id,
+                arm=labels.arm or stepper.arm,
+                drafter=None if stepper.drafter is None else stepper.drafter.name,
+                draft_length=stepper.draft_length,
+                pipelined=stepper.pipelined,
+                timing=self._timing,
+                model=getattr(session.target, "name", type(session.target).__name__),
+                prompt_id=labels.prompt_id,
+                class_=labels.class_,
+                repeat=labels.repeat,
+                sequence=labels.sequence,
+                warm_up=labels.warm_up,
+                prompt_tokens=session.prompt_length,
+                cached_tokens=self._cached_tokens,
+                max_tokens=session.max_tokens,
+                started_wall_ns=wall_ns,
+                started_monotonic_ns=anchor,
+                prompt_ids=session.history[:] if self._recorder.record_text else None,
+            )
+        )
+
+    def take_anchor(self) -> int:
+        """Every moment is counted from here."""
+        self._anchor = self._now()
+        return self._anchor
+
+    def end_prefill(self) -> None:
+        """Prefill is done: decoding is timed from here."""
+        self.end_of_prefill = self._last_end = self._now()
+
+    def open_round(self) -> OpenRound:
+        """Start the next round's stopwatch."""
+        open_round = OpenRound(self._n_rounds, self._now)
+        if self._n_rounds:
+            self._consumer_ns += open_round.start_ns - self._handed_out
+        return open_round
+
+    def close_round(self, open_round: OpenRound) -> Round:
+        """Record a round that is over, and return what its caller gets."""
+        closed = open_round.close()
+        self.record_round(open_round, closed)
+        if self._first_token is None and closed.committed:
+            self._first_token = self._last_end
+        self._handed_out = self._now()
+        return closed
+
+    def record_round(self, open_round: OpenRound, closed: Round) -> None:
+        """Write the record of a closed round, and keep the sums for the generation's end."""
+        assert self._anchor is not None
+        recorder = self._recorder
+        recorder.write(open_round.record(closed, self.generation_id, self._anchor, with_text=recorder.record_text))
+        self._n_rounds += 1
+        self._rounds_ns += closed.t_round_ns
+        self._last_end = open_round.end_ns
+
+    def end(self, session: Session, reason: FinishReason, error: BaseException | None) -> None:
+        """Record the end; a generation that never started leaves no records."""
+        if self._anchor is None:
+            return
+        prefilled = self.end_of_prefill
+        now = self._now()
+        decode_ns = 0 if prefilled is None else self._last_end - prefilled
+        self._recorder.write(
+            GenerationEnd(
+                generation_id=self.generation_id,
+                finish_reason=reason,
+                stop_kind=None if session.stop is None else session.stop.kind,
+                n_rounds=self._n_rounds,
+                n_committed=len(session.output),
+                prefill_ns=(now if prefilled is None else prefilled) - self._anchor,
+                decode_ns=decode_ns,
+                unaccounted_ns=decode_ns - self._rounds_ns,
+                consumer_ns=self._consumer_ns,
+                ttft_ns=None if self._first_token is None else self._first_token - self._anchor,
+                total_ns=now - self._anchor,
+                peak_memory_bytes=peak_memory(),
+                cache_bytes=session.cache.nbytes,
+                error_type=None if error is None else type(error).__name__,
+                text=session.text() if self._recorder.record_text and can_decode(session.target) else None,
+            )
+        )

@@ -1,0 +1,72 @@
+"""Ordinary decoding: one token a step, the next step launched before the last one is read.
+
+That is its best form, and the baseline that speculation has to beat. While a step is in flight the cache runs
+one position ahead of the history less its last token; finishing takes that position back. A cache that cannot
+be trimmed is therefore decoded without pipelining.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime.device import drain, read
+from runtime.rounds import OpenRound
+from runtime.session import Session
+
+
+class Ordinary:
+    """Steps a session by ordinary greedy decoding."""
+
+    drafter = None
+    draft_length = 0
+    arm = "ordinary"
+
+    def __init__(self, session: Session, *, pipelined: bool) -> None:
+        self._session = session
+        self.pipelined = pipelined and session.cache.trimmable
+        self._in_flight: Any = None
+
+    def prefill(self) -> None:
+        """Fill the target's cache."""
+        self._session.prefill()
+
+    def step(self, open_round: OpenRound) -> None:
+        """Commit one token of the target's."""
+        import mlx.core as mx
+
+        session = self._session
+        current = self._in_flight
+        if current is None:
+            current = self._launch(mx.array(session.history[-1:]))
+        self._in_flight = self._launch(current) if self.pipelined and session.remaining > 1 else None
+        open_round.width = 1
+        open_round.mark("verify", "host_launch")
+        [[token]] = read(current)
+        open_round.mark("synchronize", "host_wait")
+        session.cache.settle(session.history[-1:], 1)
+        session.history.append(token)
+        session.end_at_stop(open_round, [token])
+        open_round.tokens = [token]
+        open_round.cache_length = session.cache.length + (self._in_flight is not None)
+        open_round.skip()
+
+    def _launch(self, ids: Any) -> Any:
+        import mlx.core as mx
+
+        token = mx.argmax(self._session.forward(ids), axis=-1)
+        mx.async_eval(token)
+        return token
+
+    def abandon(self, open_round: OpenRound) -> None:
+        """Give up the open round and whatever is in flight."""
+        self._in_flight = None
+        self._session.roll_back()
+        open_round.cache_length = self._session.cache.length
+        open_round.skip()
+
+    def finish(self) -> None:
+        """Wait for the device, and take the step in flight back out of the cache."""
+        drain()
+        if self._in_flight is not None:
+            self._in_flight = None
+            self._session.cache.settle([], 1)

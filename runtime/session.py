@@ -1,0 +1,99 @@
+"""What a generation works on: the target and its cache, the history, the budget and the stops.
+
+The history is prompt + committed tokens. It only ever grows by whole rounds; `roll_back` undoes what a failed
+round added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runtime.caches import KeptCache
+from runtime.device import barrier, release_memory
+from runtime.protocols import Target, can_decode
+from runtime.rounds import OpenRound
+from runtime.stopping import Stop, Stopper
+from telemetry.errors import Unsupported
+
+PREFILL_CHUNK = 2048
+"""Positions a prefill forward takes at most (as mlx-lm's ordinary loop, whose numerics this keeps)."""
+
+
+class Session:
+    """The state that every way of decoding shares."""
+
+    def __init__(
+        self, target: Target, cache: KeptCache, prompt: Sequence[int], *, max_tokens: int, stopper: Stopper
+    ) -> None:
+        self.target = target
+        self.cache = cache
+        self.history: list[int] = list(prompt)
+        self.prompt_length = len(prompt)
+        self.max_tokens = max_tokens
+        self.stopper = stopper
+        self.stop: Stop | None = None
+        self.cancelled = False
+        self._sound = len(self.history)
+
+    @property
+    def output(self) -> list[int]:
+        """The committed tokens."""
+        return self.history[self.prompt_length :]
+
+    @property
+    def remaining(self) -> int:
+        """How many tokens may still be committed."""
+        return self.max_tokens - (len(self.history) - self.prompt_length)
+
+    @property
+    def finished(self) -> bool:
+        """Whether a stop was found or the budget is spent."""
+        return self.stop is not None or self.remaining <= 0
+
+    def prefill(self, chunk: int = PREFILL_CHUNK) -> None:
+        """Fill the target's cache with the prompt less its last token, and wait for it."""
+        import mlx.core as mx
+
+        wanted = self.history[:-1]
+        while (done := self.cache.length) < len(wanted):
+            part = wanted[done : done + chunk]
+            self.target.forward(mx.array([part]), self.cache.layers)
+            barrier([layer.state for layer in self.cache.layers])
+            self.cache.settle(part, len(part))
+            if done + chunk < len(wanted):
+                release_memory()
+
+    def forward(self, ids: Any) -> Any:
+        """Logits (n, vocab) of ids (n,), lazily; the cache's layers grow by n."""
+        return self.target.forward(ids[None], self.cache.layers)[0]
+
+    def text(self) -> str:
+        """The output as text: without the id that ended it, and cut before a stop string.
+
+        Raises Unsupported if the target has no tokenizer.
+        """
+        if not can_decode(self.target):
+            raise Unsupported("this target has no tokenizer; read `tokens` instead")
+        ended_by_id = self.stop is not None and self.stop.kind != "stop_string"
+        tokens = self.output[:-1] if ended_by_id else self.output
+        return self.stopper.cut(self.target.decode(tokens), self.stop)
+
+    def end_at_stop(self, open_round: OpenRound, tokens: list[int]) -> int | None:
+        """Look for a stop in the next output `tokens`; note it, and return its index."""
+        found = self.stopper.find(tokens)
+        if found is None:
+            return None
+        index, self.stop = found
+        open_round.stop = self.stop
+        return index
+
+    def accept_round(self) -> None:
+        """The round is whole: what it added to the history is committed for good."""
+        self._sound = len(self.history)
+
+    def roll_back(self) -> None:
+        """Undo what the open round did to history and cache."""
+        self.stop = None
+        del self.history[self._sound :]
+        self.cache.restore(len(self.history) - 1)

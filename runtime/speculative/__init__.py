@@ -1,0 +1,1 @@
+"""Speculative decoding: rounds of draft, verify, synchronize, trim and rewind."""

@@ -1,0 +1,182 @@
+"""The speculative round: draft -> verify -> synchronize -> trim -> rewind.
+
+In `fused` timing the device is waited for once a round, when the target's tokens are read; a drafter that
+proposes a lazy array is verified before anybody knows what it proposed. In `attributed` timing an evaluation
+barrier ends each stage that has device work, so that its duration is its own; such rounds cost more and never
+enter seconds per token.
+
+Between rounds the target's cache holds the history less its last token. That token and the proposal go
+through one forward, whose row i predicts what follows the i-th of them (a convention that leaves no token out
+and computes none twice).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+from runtime.device import barrier, drain, read
+from runtime.protocols import Drafter, Proposal
+from runtime.rounds import OpenRound
+from runtime.session import Session
+from runtime.speculative.verification import count_accepted, name_outcome
+from telemetry.errors import RoundscopeError
+from telemetry.records import Timing
+
+_in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
+"""Who reset a drafter last, by the drafter's id: its state belongs to that one."""
+
+
+class DrafterError(RoundscopeError):
+    """A drafter broke its contract; the message names it."""
+
+
+class Speculative:
+    """Steps a session by speculative rounds of at most `draft_length` proposed tokens."""
+
+    pipelined = False
+
+    def __init__(self, session: Session, drafter: Drafter, *, draft_length: int, timing: Timing) -> None:
+        self._session = session
+        self._attributed = timing == "attributed"
+        self.drafter = drafter
+        self.draft_length = draft_length
+        self.arm = f"{drafter.name} m={draft_length}"
+
+    def prefill(self) -> None:
+        """Fill the target's cache, and let the drafter take in the prompt."""
+        self._session.prefill()
+        _in_use[id(self.drafter)] = self
+        self.drafter.reset(self._session.history)
+        drain()
+
+    def step(self, open_round: OpenRound) -> None:
+        """Do one round; it commits at least one token unless the generation was cancelled in the middle of it."""
+        if not self._owns_drafter():
+            raise DrafterError(
+                f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
+            )
+        proposal = self._draft(open_round)
+        cancelled = self._session.cancelled
+        if not cancelled:
+            predictions = self._verify(open_round, proposal)
+            drafted, predicted = self._synchronize(open_round, proposal, predictions)
+            cancelled = self._session.cancelled
+            if not cancelled:
+                self._judge(open_round, drafted, predicted)
+        if cancelled:
+            open_round.void("cancelled")
+        self._trim(open_round)
+        self._rewind(open_round)
+
+    def _draft(self, open_round: OpenRound) -> Proposal:
+        session = self._session
+        open_round.requested = min(self.draft_length, session.remaining - 1)
+        proposal = self.drafter.propose(session.history, open_round.requested)
+        if len(proposal) > open_round.requested:
+            raise DrafterError(
+                f"drafter {self.drafter.name!r} proposed {len(proposal)} tokens where "
+                f"{open_round.requested} were asked for"
+            )
+        open_round.proposed = len(proposal)
+        if isinstance(proposal.tokens, (list, tuple)):
+            self._check_ids(proposal.tokens)
+            open_round.mark("draft", "host")
+        elif self._attributed:
+            barrier(proposal.tokens)
+            open_round.mark("draft", "barrier")
+        else:
+            open_round.mark("draft", "host_launch")
+        return proposal
+
+    def _verify(self, open_round: OpenRound, proposal: Proposal) -> Any:
+        import mlx.core as mx
+
+        last = self._session.history[-1]
+        if isinstance(proposal.tokens, (list, tuple)):
+            ids = mx.array([last, *proposal.tokens])
+        else:
+            ids = mx.concatenate([mx.array([last], dtype=proposal.tokens.dtype), proposal.tokens])
+        open_round.width = open_round.proposed + 1
+        predictions = mx.argmax(self._session.forward(ids), axis=-1)
+        if self._attributed:
+            barrier(predictions)
+            open_round.mark("verify", "barrier")
+        else:
+            open_round.mark("verify", "host_launch")
+        return predictions
+
+    def _synchronize(
+        self, open_round: OpenRound, proposal: Proposal, predictions: Any
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        if isinstance(proposal.tokens, (list, tuple)):
+            drafted: Sequence[int] = proposal.tokens
+            [predicted] = read(predictions)
+        else:
+            drafted, predicted = read(proposal.tokens, predictions)
+            self._check_ids(drafted)
+        open_round.mark("synchronize", "host_wait")
+        open_round.proposal = list(drafted)
+        return drafted, predicted
+
+    def _judge(self, open_round: OpenRound, drafted: Sequence[int], predicted: Sequence[int]) -> None:
+        accepted = count_accepted(drafted, predicted)
+        tokens = list(predicted[: accepted + 1])
+        open_round.outcome = name_outcome(len(drafted), accepted)
+        stopped_at = self._session.end_at_stop(open_round, tokens)
+        if stopped_at is not None and stopped_at < accepted:
+            accepted = stopped_at + 1
+            del tokens[accepted:]
+            open_round.outcome = "stop"
+            open_round.cut = len(drafted) - accepted
+        open_round.accepted = accepted
+        open_round.tokens = tokens
+
+    def _trim(self, open_round: OpenRound) -> None:
+        session, tokens = self._session, open_round.tokens
+        open_round.skip()
+        fed = [session.history[-1], *tokens][: len(tokens)]
+        if session.cache.settle(fed, open_round.width):
+            open_round.trim_way = "trim"
+        session.history.extend(tokens)
+        open_round.cache_length = session.cache.length
+        open_round.mark("trim", "host")
+
+    def _rewind(self, open_round: OpenRound) -> None:
+        drafter, length = self.drafter, len(self._session.history) - 1
+        if open_round.tokens:
+            drafter.commit(open_round.tokens)
+        if drafter.length > length:
+            drafter.rewind(length)
+            open_round.rewind_way = "trim"
+        open_round.drafter_length = drafter.length
+        open_round.mark("rewind", "host")
+
+    def _check_ids(self, tokens: Sequence[int]) -> None:
+        bad = [token for token in tokens if not 0 <= token < self._session.target.vocab_size]
+        if bad:
+            raise DrafterError(
+                f"drafter {self.drafter.name!r} proposed token {bad[0]}, which is not in the target's vocabulary of "
+                f"{self._session.target.vocab_size}"
+            )
+
+    def abandon(self, open_round: OpenRound) -> None:
+        """Bring target and drafter back to the committed history after a failure."""
+        self._session.roll_back()
+        open_round.cache_length = self._session.cache.length
+        if self._owns_drafter():
+            # The drafter may be what failed: its state is then its own, and the failure already known is the
+            # one to report.
+            with contextlib.suppress(Exception):
+                self.drafter.rewind(len(self._session.history) - 1)
+            open_round.drafter_length = self.drafter.length
+        open_round.skip()
+
+    def _owns_drafter(self) -> bool:
+        return _in_use.get(id(self.drafter)) is self
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        drain()

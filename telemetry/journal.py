@@ -1,0 +1,184 @@
+"""The journal: one append-only NDJSON file per process, written as things happen.
+
+A line is handed to the operating system as soon as its record exists, so it outlives the process however that
+ends. An advisory lock is held on the file while its writer lives: lock free and no end record means that the
+writer died. After a failed write the next record starts on a new line, and what was lost is counted and noted
+in the file once writing works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import threading
+import time
+import weakref
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from telemetry.errors import RoundscopeError
+from telemetry.logs import get_logger
+from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, Record
+
+FOLDER = "journal"
+SUFFIX = ".ndjson"
+
+_open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+class Journal:
+    """The journal of this process in a store. A forked child gets a file of its own at its first write.
+
+    Raises RoundscopeError if the store cannot be written to at all; later failures are counted in `n_lost`,
+    not raised.
+    """
+
+    def __init__(self, store: Path | str) -> None:
+        self._folder = Path(store) / FOLDER
+        self._encoder = msgspec.json.Encoder()
+        self._lock = threading.Lock()
+        self.n_lost = 0
+        self._closed = False
+        self._begin_afresh()
+        self._open()
+        _open_journals.add(self)
+
+    def _begin_afresh(self) -> None:
+        self._fd = -1
+        self._unreported = 0
+        self._reason = ""
+        self._torn = False
+        self._well = False
+
+    def _open(self) -> None:
+        created = time.time_ns()
+        stamp = datetime.fromtimestamp(created / 1e9, UTC).strftime("%Y%m%dT%H%M%S")
+        host = socket.gethostname()
+        self.path = self._folder / f"{stamp}-{host}-{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}"
+        header = JournalRecord(
+            schema_version=SCHEMA_VERSION,
+            host=host,
+            pid=os.getpid(),
+            created_wall_ns=created,
+            roundscope_version=_own_version(),
+        )
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            os.write(self._fd, self._encoder.encode(header) + b"\n")
+        except OSError as error:
+            raise RoundscopeError(
+                f"cannot write a journal in {self._folder}: {error.strerror}. Choose another place with --store DIR."
+            ) from error
+        self._well = True
+
+    def write(self, record: Record) -> None:
+        """Append one record as one line. A failure is warned about once and counted; it never raises.
+
+        Raises ValueError after `close`.
+        """
+        line = self._encoder.encode(record) + b"\n"
+        if self._well:
+            try:
+                if os.write(self._fd, line) == len(line):
+                    return
+                self._lose("only part of a line was written: the disk is probably full", torn=True)
+            except OSError as error:
+                self._lose(error.strerror or str(error), torn=False)
+        else:
+            self._write_after_trouble(line)
+
+    def _write_after_trouble(self, line: bytes) -> None:
+        if self._closed:
+            raise ValueError(f"the journal {self.path} is closed")
+        try:
+            with self._lock:
+                if self._fd < 0:
+                    self._open()
+                self._note_losses()
+                written = os.write(self._fd, line)
+        except RoundscopeError as error:
+            self._lose(str(error), torn=False)
+        except OSError as error:
+            self._lose(error.strerror or str(error), torn=False)
+        else:
+            if written == len(line):
+                self._well = True
+            else:
+                self._lose("only part of a line was written: the disk is probably full", torn=True)
+
+    def _note_losses(self) -> None:
+        note = (
+            self._encoder.encode(LossRecord(n_records=self._unreported, reason=self._reason))
+            if self._unreported
+            else b""
+        )
+        line = b"\n" * self._torn + note + b"\n" * bool(note)
+        if not line:
+            return
+        if os.write(self._fd, line) != len(line):
+            self._torn = True
+            raise OSError("only part of a line was written: the disk is probably full")
+        self._torn = False
+        self._unreported = 0
+
+    def _lose(self, reason: str, *, torn: bool) -> None:
+        if self.n_lost == 0:
+            get_logger().warning(
+                "journal.write_failed",
+                journal=str(self.path),
+                reason=reason,
+                effect="the generation goes on; records are lost until writing works again",
+                cure="free space, or choose another place with --store DIR",
+            )
+        with self._lock:
+            self._well = False
+            self._reason = reason
+            self._torn = self._torn or torn
+            self.n_lost += 1
+            self._unreported += 1
+
+    def close(self) -> None:
+        """Let go of the file; generations without an end record count as aborted from now on."""
+        if self._closed:
+            return
+        self._closed = True
+        self._well = False
+        if self._fd < 0:
+            return
+        with contextlib.suppress(OSError):  # n_lost holds the number; there is nowhere to write it
+            self._note_losses()
+        os.close(self._fd)
+        self._fd = -1
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _own_version() -> str:
+    try:
+        return version("roundscope")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _leave_parents_files() -> None:
+    # A child shares its parent's open file: it must neither write there nor keep the parent's lock alive.
+    for journal in list(_open_journals):
+        if journal._fd >= 0:
+            os.close(journal._fd)
+        journal._lock = threading.Lock()
+        journal.n_lost = 0
+        journal._begin_afresh()
+
+
+os.register_at_fork(after_in_child=_leave_parents_files)

@@ -1,0 +1,171 @@
+"""Reads journals: which lines are whole, which are records, and whether the writer still lives.
+
+A journal is read in batches of whole lines from where reading stopped last time. Every line is decoded by the definitions in
+`telemetry.records`, strictly: a number in quotes is no number. A line that breaks off is torn, any other that cannot be
+decoded is rejected with the decoder's reason; neither keeps the rest from being read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import zlib
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, Record
+from telemetry.schema import JournalRow, Rejected, Writer
+
+BATCH_BYTES = 16 << 20
+SHOWN_CHARACTERS = 500
+_WINDOW = 1024
+_BROKEN_OFF = "Input data was truncated"
+
+_decode = msgspec.json.Decoder(Record).decode
+
+
+class Replaced(Exception):
+    """A journal is not the file that was read before: what it gave is void."""
+
+
+class TooNew(Exception):
+    """A journal was written by a version of roundscope whose records this one does not know."""
+
+
+@dataclass
+class Batch:
+    """Some lines of a journal. `lines` and `numbers` (from 1) belong together; `row` is the journal's after them."""
+
+    row: JournalRow
+    lines: dict[type[Struct], list[bytes]] = field(default_factory=dict)
+    numbers: dict[type[Struct], list[int]] = field(default_factory=dict)
+    rejected: list[Rejected] = field(default_factory=list)
+
+
+def read_journal(path: Path, before: JournalRow | None) -> Iterator[Batch]:
+    """What `path` holds beyond `before`, the state in which it was left; nothing if it is as it was.
+
+    A last line without an end is left for later while the writer may still finish it. Raises Replaced, TooNew, OSError.
+    """
+    with open(path, "rb", buffering=0) as file:
+        fd = file.fileno()
+        # Before reading: a writer that has gone by now has left all its lines.
+        held = is_locked(fd)
+        row = JournalRow(journal=path.name, writer="unknown") if before is None else copy(before)
+        if _is_other(fd, row):
+            raise Replaced(path.name)
+        row.writer = _judge_writer(held, row.host)
+        n_batches = 0
+        for lines, size in _read_lines(fd, row):
+            batch = _sort_lines(lines, row)
+            row.bytes_read += size
+            row.fingerprint = _fingerprint(fd, row.bytes_read)
+            row.writer = _judge_writer(held, row.host)
+            batch.row = copy(row)
+            n_batches += 1
+            yield batch
+        if not n_batches and row != before:
+            yield Batch(row)
+
+
+def is_locked(fd: int) -> bool | None:
+    """Whether another open file holds the lock; None where the file system cannot tell.
+
+    Asks for a shared lock and lets go at once. A writer that begins at this very moment waits for microseconds, as it asks
+    for its own lock without a time limit.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return False
+
+
+def _judge_writer(held: bool | None, host: str | None) -> Writer:
+    if held:
+        return "running"
+    return "ended" if held is False and host == socket.gethostname() else "unknown"
+
+
+def _is_other(fd: int, row: JournalRow) -> bool:
+    size = os.fstat(fd).st_size
+    if size < row.bytes_read or _fingerprint(fd, row.bytes_read) != row.fingerprint:
+        return True
+    # What was read ends without a line's end: it was taken for the last word of a writer that had gone. It was not.
+    return size > row.bytes_read > 0 and os.pread(fd, 1, row.bytes_read - 1) != b"\n"
+
+
+def _fingerprint(fd: int, length: int) -> int:
+    size = min(length, _WINDOW)
+    return zlib.crc32(os.pread(fd, size, 0) + os.pread(fd, size, length - size))
+
+
+def _read_lines(fd: int, row: JournalRow) -> Iterator[tuple[list[bytes], int]]:
+    """The lines from `row.bytes_read` on in lists of about BATCH_BYTES, each with its size in the file."""
+    size = BATCH_BYTES
+    while True:
+        data = os.pread(fd, size, row.bytes_read)
+        *lines, tail = data.split(b"\n")
+        if lines:
+            yield lines, len(data) - len(tail)
+        if len(data) < size:
+            break
+        size = BATCH_BYTES if lines else 2 * size
+    if tail and row.writer == "ended":
+        yield [tail], len(tail)
+
+
+def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
+    """Decode every line and put it with those of its kind; count in `row` what is no record."""
+    batch = Batch(row)
+    for number, line in enumerate(lines, row.n_lines + 1):
+        try:
+            record = _decode(line)
+        except (msgspec.DecodeError, RecursionError) as error:
+            if str(error) == _BROKEN_OFF:
+                row.n_torn += 1
+            else:
+                batch.rejected.append(reject(row.journal, number, str(error), line))
+            continue
+        kind = type(record)
+        if kind in batch.lines:
+            batch.lines[kind].append(line)
+            batch.numbers[kind].append(number)
+        else:
+            batch.lines[kind] = [line]
+            batch.numbers[kind] = [number]
+        if isinstance(record, JournalRecord):
+            _take_over(record, row)
+        elif isinstance(record, LossRecord):
+            row.n_lost += record.n_records
+    row.n_lines += len(lines)
+    return batch
+
+
+def _take_over(header: JournalRecord, row: JournalRow) -> None:
+    if header.schema_version > SCHEMA_VERSION:
+        raise TooNew(
+            f"{row.journal} was written by roundscope {header.roundscope_version} (records of version "
+            f"{header.schema_version}, known here: up to {SCHEMA_VERSION}); it is left out until roundscope is upgraded"
+        )
+    if row.host is None:
+        row.schema_version = header.schema_version
+        row.host = header.host
+        row.pid = header.pid
+        row.created_wall_ns = header.created_wall_ns
+        row.roundscope_version = header.roundscope_version
+
+
+def reject(journal: str, number: int, reason: str, line: bytes) -> Rejected:
+    """The row of `rejected` for a line."""
+    text = line[: 4 * SHOWN_CHARACTERS].decode("utf-8", "replace")[:SHOWN_CHARACTERS]
+    return Rejected(journal=journal, line=number, reason=reason, text=text)

@@ -1,0 +1,292 @@
+"""What is recorded: every field once, with its type, unit and meaning.
+
+The journal's lines, the tables in DuckDB, the checks at loading time and docs/records.md all follow from the
+structs below. A struct is one kind of journal line (its `type`); `TABLES` says which kinds make up the rows
+of which table. Durations are nanoseconds of the monotonic clock; moments are nanoseconds since the Unix epoch
+(`..._wall_ns`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+SCHEMA_VERSION = 1
+"""Raised whenever a field changes its meaning; a database of another version is rebuilt from the journals."""
+
+Timing: TypeAlias = Literal["fused", "attributed"]
+Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
+Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled", "error"]
+StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
+FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
+Way: TypeAlias = Literal["none", "trim"]
+
+COMMITS_ONE_MORE: tuple[Outcome, ...] = ("correction", "bonus", "step")
+"""Outcomes whose round commits one token of the target's beyond the accepted ones."""
+
+STAGES = ("draft", "verify", "synchronize", "trim", "rewind")
+"""The stages of a round, in their order."""
+
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""A number that cannot be negative and fits a BIGINT."""
+
+
+def about(meaning: str, unit: str | None = None) -> Meta:
+    """Metadata of one field: what it means, and its unit."""
+    return Meta(description=meaning, extra={"unit": unit})
+
+
+class JournalRecord(Struct, tag="journal", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """The first line of a journal: who writes it."""
+
+    schema_version: Annotated[Count, about("version of the records in this file")]
+    host: Annotated[str, about("name of the writing machine")]
+    pid: Annotated[Count, about("process id of the writer")]
+    created_wall_ns: Annotated[Count, about("when the file was opened", "ns since epoch")]
+    roundscope_version: Annotated[str, about("version of roundscope that wrote the file")]
+
+
+class Environment(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Where a run took place. What can change speed or numerics is here, so that two runs can be told apart."""
+
+    roundscope_version: Annotated[str, about("version of roundscope")]
+    python_version: Annotated[str, about("version of Python")]
+    mlx_version: Annotated[str, about("version of mlx")]
+    mlx_lm_version: Annotated[str | None, about("version of mlx-lm, if installed")] = None
+    os: Annotated[str, about("operating system and its release")]
+    machine: Annotated[str, about("processor architecture")]
+    host: Annotated[str, about("name of the machine")]
+    cpu: Annotated[str, about("processor model")]
+    cores: Annotated[Count, about("processors this process may use")]
+    device: Annotated[str, about("MLX's default device")]
+    blas: Annotated[str, about("library behind float32 matmul on the CPU: openblas, stock, accelerate, ...")]
+    blas_version: Annotated[str | None, about("version or build string of that library, if it tells")] = None
+    blas_threads: Annotated[Count | None, about("threads that library uses, if it tells")] = None
+    precision: Annotated[dict[str, str], about("environment variables that change precision, those that are set")]
+    load1: Annotated[float | None, about("load average over one minute when the run began")] = None
+
+
+class RunRecord(Environment, tag="run", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A run begins: what was asked for, and where."""
+
+    run_id: Annotated[str, about("id of the run; sorts by time")]
+    started_wall_ns: Annotated[Count, about("when the run began", "ns since epoch")]
+    command: Annotated[str, about("command line, as a shell would take it")]
+    model: Annotated[str, about("name of the target")]
+    dtype: Annotated[str, about("type of the target's weights")]
+    parameter_bytes: Annotated[Count, about("size of the target's weights", "bytes")]
+    workload: Annotated[str, about("name of the workload")]
+    workload_digest: Annotated[str, about("sha256 over the prompts")]
+    n_prompts: Annotated[Count, about("prompts of the workload")]
+    arms: Annotated[list[str], about("arms compared; the first is ordinary decoding")]
+    timing: Annotated[Timing, about("timing mode asked for")]
+    seed: Annotated[int, about("seed of the order of prompts and arms")]
+    max_tokens: Annotated[Count, about("limit of output per generation", "tokens")]
+    repeats: Annotated[Count, about("times every prompt is run by every arm")]
+    record_text: Annotated[bool, about("whether token ids and text were kept")]
+
+
+class RunEnd(Struct, tag="run_end", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A run is over."""
+
+    run_id: Annotated[str, about("id of the run")]
+    outcome: Annotated[Literal["complete", "interrupted", "error"], about("how the run ended; NULL: it has not")]
+    ended_wall_ns: Annotated[Count, about("when the run ended", "ns since epoch")]
+    load1_end: Annotated[float | None, about("load average over one minute when the run ended")] = None
+
+
+class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A generation begins. One pair of clock readings anchors every moment in it."""
+
+    generation_id: Annotated[str, about("id of the generation: 32 hexadecimal digits")]
+    run_id: Annotated[str | None, about("run it belongs to; NULL: recorded outside `roundscope run`")] = None
+    arm: Annotated[str, about("what was done: `ordinary`, or drafter and draft length")]
+    drafter: Annotated[str | None, about("name of the drafter; NULL: ordinary decoding")] = None
+    draft_length: Annotated[Count, about("proposed tokens asked for per round at most (m)", "tokens")]
+    pipelined: Annotated[bool, about("whether the next step is launched before the last one is read")]
+    timing: Annotated[Timing, about("timing mode")]
+    model: Annotated[str, about("name of the target")]
+    prompt_id: Annotated[str | None, about("prompt's id in the workload")] = None
+    class_: Annotated[str | None, about("prompt's class in the workload")] = msgspec.field(default=None, name="class")
+    repeat: Annotated[Count, about("which repetition of the prompt, from 0")]
+    sequence: Annotated[Count, about("position in the order of execution within the run, from 0")]
+    warm_up: Annotated[bool, about("left out of every figure")]
+    prompt_tokens: Annotated[Count, about("length of the prompt", "tokens")]
+    cached_tokens: Annotated[Count, about("prompt tokens already in a kept cache", "tokens")]
+    max_tokens: Annotated[Count, about("limit of the output", "tokens")]
+    started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of prefill", "ns since epoch")]
+    started_monotonic_ns: Annotated[Count, about("monotonic clock at the anchor", "ns")]
+    prompt_ids: Annotated[list[int] | None, about("the prompt's token ids; only with --record-text")] = None
+
+
+class GenerationEnd(Struct, tag="generation_end", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A generation is over."""
+
+    generation_id: Annotated[str, about("id of the generation")]
+    finish_reason: Annotated[
+        FinishReason,
+        about("stop, length, cancelled, error; without an end record: running, aborted, or unknown (another host's)"),
+    ]
+    stop_kind: Annotated[StopKind | None, about("what ended it, if it was a stop")] = None
+    n_rounds: Annotated[Count, about("rounds recorded")]
+    n_committed: Annotated[Count, about("output", "tokens")]
+    prefill_ns: Annotated[Count, about("start of prefill to its barrier; the drafter's reset is in it", "ns")]
+    decode_ns: Annotated[Count, about("prefill's barrier to the end of the last round", "ns")]
+    unaccounted_ns: Annotated[Count, about("decode_ns less the sum of T_round; the consumer's time is in it", "ns")]
+    consumer_ns: Annotated[
+        Count, about("part of unaccounted_ns between handing a round out and being asked again", "ns")
+    ]
+    ttft_ns: Annotated[Count | None, about("start of prefill to the first committed token; NULL: none", "ns")] = None
+    total_ns: Annotated[Count, about("start of prefill to the end of closing", "ns")]
+    peak_memory_bytes: Annotated[Count, about("MLX's peak memory during the generation", "bytes")]
+    cache_bytes: Annotated[Count, about("K/V cache of the target at the end", "bytes")]
+    error_type: Annotated[str | None, about("class of the exception, if it failed")] = None
+    text: Annotated[str | None, about("the output; only with --record-text")] = None
+
+
+class ComparisonRecord(Struct, tag="comparison", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A generation's output was compared with ordinary decoding's."""
+
+    generation_id: Annotated[str, about("id of the generation")]
+    pair_id: Annotated[str, about("ordinary generation of the same prompt and repeat")]
+    equal: Annotated[bool, about("committed ids are ordinary's; NULL: not compared")]
+    diverged_at: Annotated[Count | None, about("first output position that differs", "tokens")] = None
+    diverged_round: Annotated[Count | None, about("round that committed that position")] = None
+    top2_gap: Annotated[float | None, about("gap between the target's two best logits there, on ordinary's prefix")] = (
+        None
+    )
+    tolerance: Annotated[float | None, about("gap up to which a divergence counts as a near tie")] = None
+    near_tie: Annotated[bool | None, about("whether the divergence is at a near tie")] = None
+
+
+class RoundRecord(Struct, tag="round", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """One round: draft, verify, synchronize, trim, rewind. Ordinary decoding's rounds are single steps."""
+
+    generation_id: Annotated[str, about("generation it belongs to")]
+    index: Annotated[Count, about("position within the generation, from 0")]
+    start_ns: Annotated[Count, about("start of drafting, after the generation's anchor", "ns")]
+    t_round_ns: Annotated[Count, about("T_round: start of drafting to the end of rewinding", "ns")]
+    requested: Annotated[Count, about("proposed tokens asked for: min(m, budget - 1)", "tokens")]
+    proposed: Annotated[Count, about("proposed tokens returned", "tokens")]
+    accepted: Annotated[
+        Count, about("leading proposed tokens that equal the target's and were committed (A)", "tokens")
+    ]
+    committed: Annotated[Count, about("tokens that became output (C)", "tokens")]
+    cut: Annotated[Count, about("proposed tokens never judged: EOS, a stop or cancellation came first", "tokens")]
+    outcome: Annotated[Outcome, about("how the round ended")]
+    stop_kind: Annotated[StopKind | None, about("what ended the generation in this round")] = None
+    width: Annotated[Count, about("positions in the verify forward; 0: none was made", "positions")]
+    syncs: Annotated[Count, about("device synchronisations")]
+    cache_length: Annotated[Count, about("positions the target's cache holds afterwards", "positions")]
+    drafter_length: Annotated[Count | None, about("positions the drafter's state covers afterwards", "positions")] = (
+        None
+    )
+    trim_way: Annotated[Way, about("how rejected positions left the target's cache")]
+    rewind_way: Annotated[Way, about("how the drafter came back to the committed history")]
+    draft_ns: Annotated[Count, about("drafting", "ns")]
+    draft_basis: Annotated[Basis | None, about("what draft_ns was timed by; NULL: the stage was not entered")] = None
+    verify_ns: Annotated[Count, about("verification's forward", "ns")]
+    verify_basis: Annotated[Basis | None, about("what verify_ns was timed by")] = None
+    synchronize_ns: Annotated[Count, about("reading the target's tokens", "ns")]
+    synchronize_basis: Annotated[Basis | None, about("what synchronize_ns was timed by")] = None
+    trim_ns: Annotated[Count, about("taking rejected positions out of the target's cache", "ns")]
+    trim_basis: Annotated[Basis | None, about("what trim_ns was timed by")] = None
+    rewind_ns: Annotated[Count, about("bringing the drafter back to the committed history", "ns")]
+    rewind_basis: Annotated[Basis | None, about("what rewind_ns was timed by")] = None
+    proposal: Annotated[list[int] | None, about("the proposed ids; only with --record-text")] = None
+    tokens: Annotated[list[int] | None, about("the committed ids; only with --record-text")] = None
+
+
+class LossRecord(Struct, tag="loss", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """Records that could not be written to this journal, noted as soon as writing worked again."""
+
+    n_records: Annotated[Count, about("records lost since the last such line")]
+    reason: Annotated[str, about("the operating system's reason")]
+
+
+Record: TypeAlias = (
+    JournalRecord | RunRecord | RunEnd | GenerationRecord | GenerationEnd | ComparisonRecord | RoundRecord | LossRecord
+)
+RECORD_TYPES: tuple[type[Struct], ...] = get_args(Record)
+
+
+@dataclass(frozen=True)
+class Check:
+    """An invariant of a table's rows, as a SQL condition over its columns, with the reason given for a bad row."""
+
+    condition: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its rows begin with records of kind `opens`; records of the kinds in `adds` fill further columns."""
+
+    name: str
+    key: tuple[str, ...]
+    opens: type[Struct]
+    adds: tuple[type[Struct], ...] = ()
+    checks: tuple[Check, ...] = ()
+
+
+_STAGE_SUM = " + ".join(f"{stage}_ns" for stage in STAGES)
+_ONE_MORE = ", ".join(f"'{outcome}'" for outcome in COMMITS_ONE_MORE)
+
+TABLES: tuple[Table, ...] = (
+    Table("runs", ("run_id",), RunRecord, (RunEnd,)),
+    Table(
+        "generations",
+        ("generation_id",),
+        GenerationRecord,
+        (GenerationEnd, ComparisonRecord),
+        (
+            Check("cached_tokens <= prompt_tokens", "more cached tokens than the prompt has"),
+            Check("coalesce(n_committed <= max_tokens, true)", "more output than the limit"),
+        ),
+    ),
+    Table(
+        "rounds",
+        ("generation_id", "index"),
+        RoundRecord,
+        (),
+        (
+            Check("accepted + cut <= proposed", "more tokens accepted and cut than proposed"),
+            Check("proposed <= requested", "more tokens proposed than requested"),
+            Check(
+                f"committed = accepted + (outcome in ({_ONE_MORE}))::bigint",
+                "committed tokens do not follow from accepted ones and the outcome",
+            ),
+            Check(f"{_STAGE_SUM} <= t_round_ns", "stages last longer than the round"),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class FieldInfo:
+    """One field of a record kind: name in the journal and in the table, Python type, unit, meaning."""
+
+    name: str
+    type: Any
+    optional: bool
+    unit: str | None
+    meaning: str
+
+
+def describe_fields(record: type[Struct]) -> list[FieldInfo]:
+    """The fields of a record kind in order, as documentation and DDL need them."""
+    hints = get_type_hints(record, include_extras=True)
+    described = []
+    for item in msgspec.structs.fields(record):
+        plain, *_, meta = get_args(hints[item.name])
+        optional = type(None) in get_args(plain)
+        if optional:
+            plain = get_args(plain)[0]
+        if get_origin(plain) is Annotated:
+            plain = get_args(plain)[0]
+        described.append(FieldInfo(item.encode_name, plain, optional, (meta.extra or {})["unit"], meta.description))
+    return described

@@ -1,0 +1,218 @@
+"""The tables in DuckDB, made from the records.
+
+A column exists because a record has a field: its type, NOT NULL, CHECK and COMMENT follow from the field's definition in
+`telemetry.records`. The tables that only loading needs (`journals`, `rejected`, `waiting`) are defined here in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from telemetry.records import SCHEMA_VERSION, TABLES, Check, Count, FieldInfo, Table, about, describe_fields
+
+if TYPE_CHECKING:
+    import duckdb
+
+Writer: TypeAlias = Literal["running", "ended", "unknown"]
+
+STATES = {"running": "running", "ended": "aborted", "unknown": "unknown"}
+"""`finish_reason` of a generation without an end record, by what is known of its journal's writer."""
+
+
+class JournalRow(Struct, kw_only=True, omit_defaults=True):
+    """A journal as far as it was read."""
+
+    journal: Annotated[str, about("file name of the journal")]
+    schema_version: Annotated[Count | None, about("version of the records; NULL: the first line could not be read")] = None
+    host: Annotated[str | None, about("name of the writing machine")] = None
+    pid: Annotated[Count | None, about("process id of the writer")] = None
+    created_wall_ns: Annotated[Count | None, about("when the file was opened", "ns since epoch")] = None
+    roundscope_version: Annotated[str | None, about("version of roundscope that wrote the file")] = None
+    writer: Annotated[Writer, about("running: its lock is held; ended: it is free; unknown: written on another machine")]
+    bytes_read: Annotated[Count, about("how far the file was read", "bytes")] = 0
+    fingerprint: Annotated[Count, about("checksum over the ends of what was read: tells a file that was replaced")] = 0
+    n_lines: Annotated[Count, about("lines read; all are in a table, in `rejected`, torn, or about the journal itself")] = 0
+    n_torn: Annotated[Count, about("lines that break off: the writer was killed, or could not write all of it")] = 0
+    n_rejected: Annotated[Count, about("lines in `rejected`")] = 0
+    n_lost: Annotated[Count, about("records that the writer could not write, by its own count; torn ones are among them")] = 0
+
+
+class Rejected(Struct, kw_only=True):
+    """A line that is in no table."""
+
+    journal: Annotated[str, about("file name of the journal")]
+    line: Annotated[Count, about("number of the line in that file, from 1")]
+    reason: Annotated[str, about("what is wrong with it")]
+    text: Annotated[str, about("the line's first 500 characters")]
+
+
+class Waiting(Struct, kw_only=True):
+    """An end or a comparison whose run or generation was not seen yet; it is taken up as soon as that is."""
+
+    journal: Annotated[str, about("file name of the journal")]
+    line: Annotated[Count, about("number of the line in that file, from 1")]
+    type: Annotated[str, about("type of the record")]
+    record: Annotated[str, about("the line")]
+
+
+LOADING_TABLES = (
+    Table("journals", ("journal",), JournalRow),
+    Table("rejected", (), Rejected),
+    Table("waiting", (), Waiting),
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. `required`: NOT NULL. `allowed`: the only values there are, if they are few."""
+
+    name: str
+    sql_type: str
+    meaning: str
+    unit: str | None
+    required: bool = False
+    allowed: tuple[str, ...] = ()
+    is_count: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A table as DuckDB has it."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+
+def describe_columns(record: type[Struct], *, opens: bool = True) -> tuple[Column, ...]:
+    """The columns that records of this kind fill; those of a kind that does not open rows may be NULL."""
+    counts = _find_counts(record)
+    return tuple(_describe_column(field, opens and not field.optional, counts) for field in describe_fields(record))
+
+
+def layouts() -> tuple[Layout, ...]:
+    """All tables with their columns: those of records, then those of loading."""
+    origin = Column("journal", "VARCHAR", "file name of the journal it was read from", None)
+    return (
+        *(_lay_out(table, (origin,)) for table in TABLES),
+        *(_lay_out(table, ()) for table in LOADING_TABLES),
+    )
+
+
+def create_schema(con: duckdb.DuckDBPyConnection) -> None:
+    """Make the empty tables, with their comments, in a database that has none. Moments will be shown in UTC."""
+    statements = ["SET TimeZone = 'UTC'"]
+    for layout in layouts():
+        statements += [_create_table(layout), *_comment(layout)]
+    statements += [
+        "CREATE TABLE schema_version (version BIGINT NOT NULL)",
+        "COMMENT ON TABLE schema_version IS 'Version of the tables; another one is a reason to rebuild them from the journals.'",
+        f"INSERT INTO schema_version VALUES ({SCHEMA_VERSION})",
+    ]
+    con.execute(";\n".join(statements))
+
+
+def quote(text: str) -> str:
+    """`text` as a SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _lay_out(table: Table, extra: tuple[Column, ...]) -> Layout:
+    columns = {column.name: column for column in describe_columns(table.opens)}
+    for kind in table.adds:
+        for column in describe_columns(kind, opens=False):
+            columns.setdefault(column.name, column)
+    keyed = [columns.pop(name) for name in table.key]
+    return Layout(table.name, _explain(table), (*keyed, *columns.values(), *extra), table.key, table.checks)
+
+
+def _explain(table: Table) -> str:
+    kinds = (table.opens, *table.adds)
+    if not table.opens.__struct_config__.tag:
+        return _first_line(table.opens)
+    return "From journal lines " + ", ".join(f"`{kind_name(kind)}` ({_first_line(kind)})" for kind in kinds)
+
+
+def kind_name(kind: type[Struct]) -> str:
+    """The `type` of a kind's lines."""
+    return str(kind.__struct_config__.tag)
+
+
+def _first_line(kind: type[Struct]) -> str:
+    return (kind.__doc__ or "").splitlines()[0]
+
+
+def _find_counts(record: type[Struct]) -> set[str]:
+    """Names of the fields that cannot be negative."""
+    described = msgspec.inspect.type_info(record)
+    assert isinstance(described, msgspec.inspect.StructType)
+    return {field.encode_name for field in described.fields if any(_is_count(part) for part in _unwrap(field.type))}
+
+
+def _unwrap(kind: msgspec.inspect.Type) -> Iterator[msgspec.inspect.Type]:
+    if isinstance(kind, msgspec.inspect.Metadata):
+        yield from _unwrap(kind.type)
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for part in kind.types:
+            yield from _unwrap(part)
+    else:
+        yield kind
+
+
+def _is_count(kind: msgspec.inspect.Type) -> bool:
+    return isinstance(kind, msgspec.inspect.IntType) and kind.ge == 0
+
+
+def _describe_column(field: FieldInfo, required: bool, counts: set[str]) -> Column:
+    allowed = tuple(get_args(field.type)) if get_origin(field.type) is Literal else ()
+    if field.name == "finish_reason":
+        allowed += tuple(STATES.values())
+    sql_type = "VARCHAR" if allowed else _translate(field.type)
+    return Column(field.name, sql_type, field.meaning, field.unit, required, allowed, field.name in counts)
+
+
+def _translate(python_type: Any) -> str:
+    if get_origin(python_type) is list:
+        return f"{_translate(get_args(python_type)[0])}[]"
+    if get_origin(python_type) is dict:
+        return f"MAP({', '.join(_translate(part) for part in get_args(python_type))})"
+    return {int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN"}[python_type]
+
+
+def _create_table(layout: Layout) -> str:
+    parts = [_define(column) for column in layout.columns]
+    if layout.key:
+        parts.append(f"PRIMARY KEY ({', '.join(quote_name(name) for name in layout.key)})")
+    parts += [f"CHECK ({check.condition})" for check in layout.checks]
+    return f"CREATE TABLE {layout.name} (\n  " + ",\n  ".join(parts) + "\n)"
+
+
+def _define(column: Column) -> str:
+    name = quote_name(column.name)
+    parts = [name, column.sql_type]
+    if column.required:
+        parts.append("NOT NULL")
+    if column.allowed:
+        parts.append(f"CHECK ({name} IN ({', '.join(quote(value) for value in column.allowed)}))")
+    if column.is_count:
+        parts.append(f"CHECK ({name} >= 0)")
+    return " ".join(parts)
+
+
+def quote_name(name: str) -> str:
+    """`name` as a SQL identifier, whatever keyword it may be."""
+    return f'"{name}"'
+
+
+def _comment(layout: Layout) -> Iterator[str]:
+    yield f"COMMENT ON TABLE {layout.name} IS {quote(layout.meaning)}"
+    for column in layout.columns:
+        text = f"{column.meaning} [{column.unit}]" if column.unit else column.meaning
+        yield f"COMMENT ON COLUMN {layout.name}.{quote_name(column.name)} IS {quote(text)}"

@@ -1,0 +1,304 @@
+"""The queries' figures computed again in plain Python from the same rows, without their SQL: what the tests hold them to.
+
+Every function gives the rows of one query as dictionaries, less `run_id` and `note`, in the query's order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+from tests.queries.simulate import Row
+
+STAGES = ("draft", "verify", "synchronize", "trim", "rewind")
+
+
+@cache
+def t_975(df: int) -> float:
+    """The 0.975 quantile of Student's t by bisection on Simpson's rule; with t = sqrt(df) tan(a) the density is a cosine."""
+    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
+
+    def half(t: float, n: int = 400) -> float:
+        end = math.atan(t / math.sqrt(df))
+        values = [math.cos(end * k / n) ** (df - 1) for k in range(n + 1)]
+        weights = [1, *([4, 2] * (n // 2))[:-1], 1]
+        return scale * end / n / 3 * sum(w * v for w, v in zip(weights, values, strict=True))
+
+    low, high = 1.9, 13.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if half(middle) < 0.475 else (low, middle)
+    return low
+
+
+@dataclass
+class Pair:
+    """An arm's work on one prompt, and ordinary decoding's."""
+
+    mine: list[Row] = field(default_factory=list)
+    ordinary: list[Row] = field(default_factory=list)
+
+
+@dataclass
+class Recomputed:
+    """All queries over the rows of one run."""
+
+    generations: list[Row]
+    rounds: list[Row]
+
+    @cached_property
+    def by_generation(self) -> dict[str, list[Row]]:
+        """The rounds of each generation."""
+        grouped: dict[str, list[Row]] = defaultdict(list)
+        for one in self.rounds:
+            grouped[one["generation_id"]].append(one)
+        return grouped
+
+    @cached_property
+    def groups(self) -> list[tuple[Row, str]]:
+        """Every arm, by a generation of it, and class, in the order of the queries."""
+        found = {}
+        for generation in self.generations:
+            if not generation["warm_up"]:
+                for scope in {generation["class"], "all"} - {None}:
+                    found[generation["arm"], scope] = generation
+
+        def order(item: tuple[tuple[str, str], Row]) -> tuple[str, int, str, bool, str]:
+            (arm, scope), generation = item
+            return (generation["drafter"] or "", generation["draft_length"], arm, scope == "all", scope)
+
+        return [(generation, scope) for (_, scope), generation in sorted(found.items(), key=order)]
+
+    def whole(self, arm: str, scope: str, timing: str) -> list[Row]:
+        """The generations that count, of an arm and class."""
+        return [
+            g
+            for g in self.generations
+            if g["arm"] == arm
+            and scope in (g["class"], "all")
+            and g["timing"] == timing
+            and not g["warm_up"]
+            and g["finish_reason"] in ("stop", "length")
+            and len(self.by_generation[g["generation_id"]]) == g["n_rounds"]
+            and self.total([g], "committed") == g["n_committed"]
+        ]
+
+    def total(self, generations: list[Row], name: str) -> float:
+        """The sum of a column over the rounds of these generations."""
+        return sum(one[name] for g in generations for one in self.by_generation[g["generation_id"]])
+
+    def pairs(self, arm: str, scope: str) -> list[Pair]:
+        """An arm's prompts that ordinary decoding completed too, by their repeats, in order."""
+        ordinary = {
+            (g["class"], g["prompt_id"], g["repeat"]): g
+            for name in {g["arm"] for g in self.generations if g["drafter"] is None}
+            for g in self.whole(name, scope, "fused")
+        }
+        found: dict[tuple[str, str], Pair] = defaultdict(Pair)
+        for g in self.whole(arm, scope, "fused"):
+            if (key := (g["class"], g["prompt_id"], g["repeat"])) in ordinary:
+                found[key[:2]].mine.append(g)
+                found[key[:2]].ordinary.append(ordinary[key])
+        return [found[key] for key in sorted(found)]
+
+    def compare(self, arm: str, scope: str) -> Row:
+        """Everything about an arm and class that verdict, break_even and seconds_per_token show."""
+        pairs = self.pairs(arm, scope)
+        t_s = [self.total(pair.mine, "t_round_ns") for pair in pairs]
+        c_s = [self.total(pair.mine, "committed") for pair in pairs]
+        t_o = [self.total(pair.ordinary, "t_round_ns") for pair in pairs]
+        c_o = [self.total(pair.ordinary, "committed") for pair in pairs]
+        mine = [g for pair in pairs for g in pair.mine]
+        n, n_rounds = len(pairs), len([r for g in mine for r in self.by_generation[g["generation_id"]]])
+        mean = [sum(values) / n for values in (t_o, c_o, t_s, c_s)]
+        d = [o / mean[0] - p / mean[1] - s / mean[2] + q / mean[3] for o, p, s, q in zip(t_o, c_o, t_s, c_s, strict=True)]
+        per_token, ordinary = sum(t_s) / sum(c_s), sum(t_o) / sum(c_o)
+        log_speedup, sd = math.log(ordinary / per_token), statistics.stdev(d)
+        half = t_975(n - 1) * sd / math.sqrt(n)
+        verdict = "pays" if log_speedup > half else "loses" if log_speedup < -half else "indistinguishable"
+        more = None
+        if verdict == "indistinguishable" and log_speedup:
+            more = next(
+                (k - n for k in range(n, n + 10_001) if t_975(k - 1) * sd / math.sqrt(k) < abs(log_speedup)), None
+            )
+        return {
+            "n_prompts": n,
+            "n_rounds": n_rounds,
+            "mine": mine,
+            "ordinary": [g for pair in pairs for g in pair.ordinary],
+            "samples": (t_s, c_s, t_o, c_o),
+            "committed": sum(c_s),
+            "accepted": self.total(mine, "accepted"),
+            "t": sum(t_s),
+            "per_token": per_token,
+            "ordinary_per_token": ordinary,
+            "low": math.exp(log_speedup - half),
+            "high": math.exp(log_speedup + half),
+            "verdict": verdict if n >= 5 else None,
+            "more": more if n >= 5 else None,
+            "settles": None if more is None or n < 5 else "pays" if log_speedup > 0 else "loses",
+        } | self.limit(arm, scope, mine, [g for pair in pairs for g in pair.ordinary])
+
+    def limit(self, arm: str, scope: str, mine: list[Row], ordinary: list[Row]) -> Row:
+        """What limits an arm, and the share of drafting in its rounds."""
+        attributed = self.whole(arm, scope, "attributed")
+        whole = self.total(attributed, "t_round_ns")
+        t, c = self.total(mine, "t_round_ns"), self.total(mine, "committed")
+        n_rounds = sum(g["n_rounds"] for g in mine)
+        proposed = self.total(mine, "proposed")
+        if not attributed:
+            return {"share": None, "limited_by": None if proposed else "nothing proposed"}
+        drafting = (self.total(attributed, "draft_ns") + self.total(attributed, "rewind_ns")) / whole
+        verifying = (self.total(attributed, "verify_ns") + self.total(attributed, "synchronize_ns")) / whole
+        step = self.total(ordinary, "t_round_ns") / sum(g["n_rounds"] for g in ordinary)
+        saved = {
+            "drafting": t * drafting / c,
+            "verification": max(0.0, t * verifying - n_rounds * step) / c,
+            "acceptance": t / c - t / (proposed + n_rounds),
+        }
+        best = max(saved, key=lambda name: saved[name])
+        return {"share": drafting, "limited_by": best if proposed else "nothing proposed"}
+
+    def bootstrap(self, samples: tuple[list[float], ...], seed: int, resamples: int) -> tuple[float | None, float | None]:
+        """The percentile interval of the speedup over resampled prompts; none under 48."""
+        n = len(samples[0])
+        if n < 48:
+            return None, None
+        speedups = []
+        for b in range(resamples):
+            digests = [hashlib.md5(f"{seed}|{b}|{k}".encode()).hexdigest() for k in range(0, n, 4)]
+            words = [int(digest[8 * q : 8 * q + 8], 16) % n for digest in digests for q in range(4)]
+            t_s, c_s, t_o, c_o = (sum(values[i] for i in words[:n]) for values in samples)
+            speedups.append((t_o / c_o) / (t_s / c_s))
+        cuts = statistics.quantiles(speedups, n=40, method="inclusive")
+        return cuts[0], cuts[-1]
+
+    def verdict(self, seed: int = 0, resamples: int = 2000) -> Iterator[Row]:
+        """The rows of `verdict`."""
+        for generation, scope in self.groups:
+            if generation["drafter"] is None:
+                continue
+            found = self.compare(generation["arm"], scope)
+            boot_low, boot_high = self.bootstrap(found["samples"], seed, resamples)
+            outputs = [
+                g["equal"]
+                for g in self.generations
+                if g["arm"] == generation["arm"] and scope in (g["class"], "all") and not g["warm_up"]
+            ]
+            yield self.label(generation, scope) | {
+                "n_prompts": found["n_prompts"],
+                "verdict": found["verdict"],
+                "speedup": found["ordinary_per_token"] / found["per_token"],
+                "speedup_low": found["low"],
+                "speedup_high": found["high"],
+                "boot_low": boot_low,
+                "boot_high": boot_high,
+                "seconds_per_token": found["per_token"] / 1e9,
+                "ordinary_seconds_per_token": found["ordinary_per_token"] / 1e9,
+                "accepted_per_round": found["accepted"] / found["n_rounds"],
+                "limited_by": found["limited_by"],
+                "more_prompts": found["more"],
+                "would_settle": found["settles"],
+                "n_equal": outputs.count(True),
+                "n_compared": len(outputs) - outputs.count(None),
+            }
+
+    def seconds_per_token(self) -> Iterator[Row]:
+        """The rows of `seconds_per_token`."""
+        for generation, scope in self.groups:
+            found = self.compare(generation["arm"], scope)
+            mine, ordinary = found["mine"], found["ordinary"]
+            speeds = (found["ordinary_per_token"] / found["per_token"], found["low"], found["high"])
+            shown = speeds if generation["drafter"] else (None, None, None)
+            yield self.label(generation, scope) | {
+                "n_prompts": found["n_prompts"],
+                "n_generations": len(mine),
+                "n_rounds": found["n_rounds"],
+                "n_tokens": found["committed"],
+                "seconds_per_token": found["per_token"] / 1e9,
+                "ordinary_seconds_per_token": found["ordinary_per_token"] / 1e9,
+                **dict(zip(("speedup", "speedup_low", "speedup_high"), shown, strict=True)),
+                "prefill_seconds": statistics.mean(g["prefill_ns"] for g in mine) / 1e9,
+                "ttft_seconds": statistics.mean(g["ttft_ns"] for g in mine) / 1e9,
+                "end_to_end_seconds": statistics.mean(g["total_ns"] for g in mine) / 1e9,
+                "ordinary_end_to_end_seconds": statistics.mean(g["total_ns"] for g in ordinary) / 1e9,
+            }
+
+    def break_even(self) -> Iterator[Row]:
+        """The rows of `break_even`."""
+        for generation, scope in self.groups:
+            if generation["drafter"] is None:
+                continue
+            found = self.compare(generation["arm"], scope)
+            t, c = found["t"] / found["n_rounds"] / 1e9, found["committed"] / found["n_rounds"]
+            ordinary = found["ordinary_per_token"] / 1e9
+            draft = None if found["share"] is None else t * found["share"]
+            yield self.label(generation, scope) | {
+                "n_prompts": found["n_prompts"],
+                "committed_per_round": c,
+                "committed_per_round_needed": t / ordinary,
+                "round_seconds": t,
+                "round_seconds_dearest": c * ordinary,
+                "draft_seconds": draft,
+                "draft_seconds_dearest": None if draft is None else c * ordinary - (t - draft),
+                "verdict": found["verdict"],
+                "limited_by": found["limited_by"],
+                "more_prompts": found["more"],
+            }
+
+    def survival(self) -> Iterator[Row]:
+        """The rows of `survival`."""
+        for generation, scope in self.groups:
+            rounds = [r for g in self.whole(generation["arm"], scope, "fused") for r in self.by_generation[g["generation_id"]]]
+            for j in range(1, generation["draft_length"] + 1):
+                judged = [r["accepted"] for r in rounds if r["proposed"] - r["cut"] >= j]
+                accepted, reached = (len([a for a in judged if a >= k]) for k in (j, j - 1))
+                yield self.label(generation, scope) | {
+                    "position": j,
+                    "n_judged": len(judged),
+                    "n_accepted": accepted,
+                    "survival": accepted / len(judged) if judged else None,
+                    "n_reached": reached,
+                    "conditional_survival": accepted / reached if reached else None,
+                    "n_cut": len([r for r in rounds if r["proposed"] - r["cut"] < j <= r["proposed"]]),
+                }
+
+    def stages(self) -> Iterator[Row]:
+        """The rows of `stages`."""
+        for generation, scope in self.groups:
+            arm = generation["arm"]
+            attributed = self.whole(arm, scope, "attributed")
+            rounds = [r for g in attributed for r in self.by_generation[g["generation_id"]]]
+            if not rounds:
+                continue
+            keys = [{(g["class"], g["prompt_id"]) for g in self.whole(arm, scope, timing)} for timing in ("attributed", "fused")]
+            both = keys[0] & keys[1]
+            per_token = []
+            for timing in ("attributed", "fused"):
+                on_both = [g for g in self.whole(arm, scope, timing) if (g["class"], g["prompt_id"]) in both]
+                per_token.append(self.total(on_both, "t_round_ns") / self.total(on_both, "committed") / 1e9)
+            whole = sum(r["t_round_ns"] for r in rounds)
+            staged = {stage: sum(r[f"{stage}_ns"] for r in rounds) for stage in STAGES}
+            for stage, ns in (staged | {"other": whole - sum(staged.values())}).items():
+                bases = [r[f"{stage}_basis"] for r in rounds if r.get(f"{stage}_basis")]
+                yield self.label(generation, scope) | {
+                    "stage": stage,
+                    "basis": ", ".join(sorted(set(bases))) or None,
+                    "n_rounds": len(rounds),
+                    "n_entered": None if stage == "other" else len(bases),
+                    "seconds_per_round": ns / len(rounds) / 1e9,
+                    "share": ns / whole,
+                    "n_prompts": len(both),
+                    "attributed_seconds_per_token": per_token[0],
+                    "fused_seconds_per_token": per_token[1],
+                    "observer_effect": per_token[0] / per_token[1],
+                }
+
+    def label(self, generation: Row, scope: str) -> Row:
+        """The columns that say which arm and class a row is about."""
+        return {name: generation[name] for name in ("arm", "drafter", "draft_length")} | {"class": scope}

@@ -1,0 +1,218 @@
+"""Rows of a run as the recorder would have left them, made by a small seeded model of speculation.
+
+Every prompt has its own chance that a proposed token is right and its own length of output; every round has noise in its
+time. So rows vary as real ones do, while what is true of them is known. The queries' tests and benchmarks fill a database
+with them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+Row = dict[str, Any]
+STEP_NS = 50_000_000
+"""Time of one ordinary step."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is simulated: chance that a proposed token is right by class, time of drafting one, growth of a wider verify.
+
+    `rates` gives a class its chance, `rate` those not named. `widening` is what each further position adds to the
+    verification's forward, as a part of a step. `offers` is the chance that there is a proposal at all.
+    """
+
+    drafter: str | None = None
+    draft_length: int = 0
+    rate: float = 0.0
+    rates: Mapping[str, float] = field(default_factory=dict)
+    draft_ns: int = 200_000
+    widening: float = 0.05
+    offers: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """The arm's name in the rows."""
+        return f"{self.drafter}-{self.draft_length}" if self.drafter else "ordinary"
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A run: `n_prompts` of each class by every arm, `repeats` times, and once more attributed where asked."""
+
+    classes: Sequence[str] = ("copy", "list", "write")
+    n_prompts: int = 6
+    arms: Sequence[Arm] = (Arm(), Arm("prompt-lookup", 4, rate=0.5, rates={"copy": 0.9, "write": 0.05}))
+    repeats: int = 1
+    attributed: bool = True
+    tokens: int = 40
+    noise: float = 0.05
+    seed: int = 0
+    run_id: str = "run-1"
+
+    def run_row(self) -> Row:
+        """The row of `runs`."""
+        return {
+            "run_id": self.run_id,
+            "started_wall_ns": 1_700_000_000_000_000_000,
+            "command": "roundscope run",
+            "model": "scripted",
+            "dtype": "float32",
+            "parameter_bytes": 1,
+            "workload": "simulated",
+            "workload_digest": "0" * 64,
+            "n_prompts": len(self.classes) * self.n_prompts,
+            "arms": [arm.name for arm in self.arms],
+            "timing": "fused",
+            "seed": self.seed,
+            "max_tokens": self.tokens,
+            "repeats": self.repeats,
+            "record_text": False,
+            "roundscope_version": "0",
+            "python_version": "3.11",
+            "mlx_version": "0",
+            "os": "Linux",
+            "machine": "x86_64",
+            "host": "here",
+            "cpu": "a cpu",
+            "cores": 2,
+            "device": "cpu",
+            "blas": "openblas",
+            "blas_threads": 2,
+            "precision": {},
+            "outcome": "complete",
+            "ended_wall_ns": 1_700_000_100_000_000_000,
+        }
+
+    def generations(self) -> Iterator[tuple[Row, list[Row]]]:
+        """Every generation's row with its rounds' rows, in the order of execution."""
+        chance = random.Random(self.seed)
+        passes = [("fused", repeat, False) for repeat in range(self.repeats)]
+        passes = [("fused", 0, True), *passes] + ([("attributed", 0, False)] if self.attributed else [])
+        n = 0
+        for class_ in self.classes:
+            for i in range(self.n_prompts):
+                shift, tokens = chance.gauss(0, 0.05), chance.randint(self.tokens // 2, self.tokens)
+                speed = chance.lognormvariate(0, self.noise)
+                for timing, repeat, warm_up in passes if i == 0 else [p for p in passes if not p[2]]:
+                    for arm in self.arms:
+                        row = {"prompt_id": f"{class_}-{i}", "class": class_, "timing": timing, "repeat": repeat}
+                        row |= {"warm_up": warm_up, "sequence": n, "generation_id": f"{self.seed:08x}{n:024x}"}
+                        yield self._generation(row, arm, chance, shift, tokens, speed)
+                        n += 1
+
+    def _generation(
+        self, row: Row, arm: Arm, chance: random.Random, shift: float, tokens: int, speed: float
+    ) -> tuple[Row, list[Row]]:
+        """One generation of `tokens` tokens; shorter than the limit means that it met EOS."""
+        rate = min(max(arm.rates.get(row["class"], arm.rate) + shift, 0.0), 1.0) if arm.draft_length else 0.0
+        rounds: list[Row] = []
+        left = tokens
+        while left:
+            rounds.append(self._round(arm, chance, rate, left, left + self.tokens - tokens, speed, row["timing"]))
+            left -= rounds[-1]["committed"]
+        start = 0
+        for index, one in enumerate(rounds):
+            one |= {"generation_id": row["generation_id"], "index": index, "start_ns": start}
+            start += one["t_round_ns"]
+        stopped = tokens < self.tokens
+        prefill = 3 * STEP_NS
+        row |= {
+            "run_id": self.run_id,
+            "arm": arm.name,
+            "drafter": arm.drafter,
+            "draft_length": arm.draft_length,
+            "pipelined": arm.drafter is None,
+            "model": "scripted",
+            "prompt_tokens": 20,
+            "cached_tokens": 0,
+            "max_tokens": self.tokens,
+            "started_wall_ns": 1_700_000_000_000_000_000,
+            "started_monotonic_ns": 0,
+            "finish_reason": "stop" if stopped else "length",
+            "stop_kind": "eos" if stopped else None,
+            "n_rounds": len(rounds),
+            "n_committed": tokens,
+            "prefill_ns": prefill,
+            "decode_ns": start,
+            "unaccounted_ns": 0,
+            "consumer_ns": 0,
+            "ttft_ns": prefill + rounds[0]["t_round_ns"],
+            "total_ns": prefill + start,
+            "peak_memory_bytes": 1,
+            "cache_bytes": 1,
+            "equal": True,
+        }
+        return row, rounds
+
+    def _round(
+        self, arm: Arm, chance: random.Random, rate: float, left: int, budget: int, speed: float, timing: str
+    ) -> Row:
+        """One round with `left` tokens before the end of the output and `budget` before the limit."""
+        requested = min(arm.draft_length, budget - 1)
+        proposed = requested if chance.random() < arm.offers else 0
+        accepted = 0
+        while accepted < proposed and chance.random() < rate:
+            accepted += 1
+        ended = accepted >= left
+        accepted = min(accepted, left)
+        outcome = "stop" if ended else "correction" if accepted < proposed else "bonus" if proposed else "step"
+        noisy = speed * chance.lognormvariate(0, self.noise)
+        barrier = 1.1 if timing == "attributed" else 1.0
+        draft = int(arm.draft_ns * proposed * barrier)
+        verify = int(STEP_NS * (1 + arm.widening * proposed) * noisy * barrier)
+        trim = 1_000 if accepted < proposed else 0
+        spent, launched = (verify, 0) if timing == "attributed" else (verify // 50, verify - verify // 50)
+        return {
+            "t_round_ns": draft + verify + trim + 20_000,
+            "requested": requested,
+            "proposed": proposed,
+            "accepted": accepted,
+            "committed": accepted + (not ended),
+            "cut": proposed - accepted if ended else 0,
+            "outcome": outcome,
+            "width": proposed + 1,
+            "syncs": 1,
+            "cache_length": 0,
+            "trim_way": "trim" if trim else "none",
+            "rewind_way": "none",
+            "draft_ns": draft,
+            "draft_basis": "host" if arm.drafter else None,
+            "verify_ns": spent,
+            "verify_basis": "barrier" if timing == "attributed" else "host_launch",
+            "synchronize_ns": launched,
+            "synchronize_basis": "barrier" if timing == "attributed" else "host_wait",
+            "trim_ns": trim,
+            "trim_basis": "host" if trim else None,
+            "rewind_ns": 0,
+        }
+
+    def rows(self) -> tuple[list[Row], list[Row]]:
+        """The rows of `generations` and of `rounds`."""
+        generations, rounds = [], []
+        for generation, its_rounds in self.generations():
+            generations.append(generation)
+            rounds += its_rounds
+        return generations, rounds
+
+    def fill(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Puts the run into the tables that `telemetry.store` made."""
+        generations, rounds = self.rows()
+        insert(con, "runs", [self.run_row()])
+        insert(con, "generations", generations)
+        insert(con, "rounds", rounds)
+
+
+def insert(con: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Row]) -> None:
+    """Appends rows, given by column name; columns that a row does not name are NULL."""
+    columns = [name for name, *_ in con.execute(f"describe {table}").fetchall()]
+    with con.appender(table) as appender:
+        for row in rows:
+            if unknown := row.keys() - set(columns):
+                raise ValueError(f"{table} has no columns {unknown}")
+            appender.append_row(*[row.get(name) for name in columns])

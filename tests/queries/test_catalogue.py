@@ -1,0 +1,99 @@
+"""Headers say what statements give, the documentation says what headers say, and nothing fails over no rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import queries
+from queries.catalogue import parse_query
+from queries.docs import render
+from telemetry.errors import UsageError
+from tests.queries.simulate import Simulation
+
+NAMES = ("break_even", "completeness", "seconds_per_token", "stages", "survival", "verdict")
+DOCUMENT = Path(__file__).parents[2] / "docs" / "queries.md"
+DURATIONS = ("_seconds", "_seconds_dearest", "_seconds_per_token", "seconds_per_token", "seconds_per_round")
+
+
+def test_names() -> None:
+    assert queries.names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_header_is_the_statements(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    query = queries.find(name)
+    described = con.execute(f"describe {query.sql}").fetchall()
+    assert [column.name for column in query.columns] == [column for column, *_ in described]
+    assert query.name == name
+    assert query.question.endswith("?")
+    assert [variable.name for variable in query.variables][0] == "run_id"
+    assert all(variable.meaning and variable.default for variable in query.variables)
+    assert {type_ for _, type_, *_ in described} <= {"VARCHAR", "BIGINT", "DOUBLE"}
+    timed = {column.name for column in query.columns if column.name.endswith(DURATIONS)}
+    assert {column.name for column in query.columns if column.unit == "s"} == timed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_are_those_that_the_header_names(name: str) -> None:
+    query = queries.find(name)
+    for variable in query.variables:
+        used = f"getvariable('{variable.name}')"
+        assert used in query.sql or (variable.name == "run_id" and used in queries.catalogue.read_source("views.sql"))
+    assert query.sql.count("getvariable(") == len([v for v in query.variables if v.name != "run_id"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_empty_store_gives_no_figures(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    result = queries.run(con, name)
+    assert result.columns == tuple(column.name for column in queries.find(name).columns)
+    assert [row for row in result.rows if name != "completeness"] == []
+
+
+def test_latest_run_is_the_default_and_variables_do_not_stay(con: duckdb.DuckDBPyConnection) -> None:
+    Simulation(run_id="run-1", seed=1).fill(con)
+    Simulation(run_id="run-2", seed=2).fill(con)
+    latest = queries.run(con, "verdict")
+    assert {row[0] for row in latest.rows} == {"run-2"}
+    first = queries.run(con, "verdict", run_id="run-1")
+    assert {row[0] for row in first.rows} == {"run-1"}
+    assert queries.run(con, "verdict", run_id=None) == latest
+    assert queries.run(con, "verdict", run_id="no such run").rows == []
+
+
+def test_unknown_names_are_refused_by_name(con: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(UsageError, match="no query 'verdicts'; known are: break_even, completeness, .*, verdict"):
+        queries.find("verdicts")
+    with pytest.raises(UsageError, match="'survival' has no variable seed; it has: run_id"):
+        queries.run(con, "survival", seed=1)
+
+
+def test_header_parts_must_be_there() -> None:
+    with pytest.raises(ValueError, match="lacks 'question'"):
+        parse_query("-- name: x\n-- summary: y\nselect 1")
+    with pytest.raises(ValueError, match="not `name: meaning`"):
+        parse_query("-- name: x\n-- summary: y\n-- question: z?\n-- variables:\n-- columns:\n--   nothing\nselect 1")
+
+
+def test_documentation_is_the_headers() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == render(), "run: python -m queries.docs > docs/queries.md"
+
+
+def test_views_are_kept_where_the_database_can_be_written_and_temporary_elsewhere(tmp_path: Path) -> None:
+    from telemetry.schema import create_schema
+
+    path = tmp_path / "store.duckdb"
+    with duckdb.connect(path) as con:
+        create_schema(con)
+        Simulation().fill(con)
+    with duckdb.connect(path, read_only=True) as con:
+        queries.install_views(con)
+        temporary = queries.run(con, "verdict")
+    with duckdb.connect(path) as con:
+        queries.install_views(con)
+    with duckdb.connect(path, read_only=True) as con:
+        assert queries.run(con, "verdict") == temporary
+        queries.install_views(con)
+        assert queries.run(con, "verdict") == temporary

@@ -1,0 +1,80 @@
+"""Every query over rows as irregular as real ones gives what plain Python gives from the same rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import pytest
+
+import queries
+from tests.queries.recompute import Recomputed
+from tests.queries.simulate import Arm, Row, Simulation, insert
+
+ARMS = (
+    Arm(),
+    Arm("assistant", 4, rate=0.7, draft_ns=20_000_000),
+    Arm("none", 0),
+    Arm("oracle", 8, rate=1.0, draft_ns=0),
+    Arm("prompt-lookup", 4, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6),
+    Arm("prompt-lookup", 8, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6),
+    Arm("silent", 3, offers=0.0),
+)
+
+
+def damage(generations: list[Row], rounds: list[Row]) -> None:
+    """Makes the rows of a run as irregular as a real store's may be: each kind of it touches every seventh or so."""
+    broken = {"cancelled", "error", "aborted", "running", "unknown"}
+    for i, reason in enumerate(sorted(broken)):
+        generations[20 + 7 * i]["finish_reason"] = reason
+    for i, generation in enumerate(generations[70:]):
+        if i % 11 == 0:
+            generation["n_rounds"] += 1
+        if i % 13 == 0:
+            generation["equal"], generation["near_tie"] = False, i % 2 == 0
+        if i % 5 == 0:
+            generation["equal"] = None
+    del generations[90:95]
+    known = {generation["generation_id"] for generation in generations}
+    rounds[:] = [one for one in rounds if one["generation_id"] in known]
+
+
+def as_rows(result: queries.Result) -> list[dict[str, Any]]:
+    """Rows as `Recomputed` gives them."""
+    rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+    return [{name: value for name, value in row.items() if name not in ("run_id", "note")} for row in rows]
+
+
+def approximate(row: Row) -> dict[str, Any]:
+    """The same row, its floats equal to any that agree in nine digits."""
+    return {name: pytest.approx(v, rel=1e-9, abs=1e-15) if isinstance(v, float) else v for name, v in row.items()}
+
+
+@pytest.fixture(params=[1, 2])
+def simulated(request: pytest.FixtureRequest, con: duckdb.DuckDBPyConnection) -> Recomputed:
+    """A run that is in the store and recomputed: two seeds."""
+    simulation = Simulation(n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param)
+    generations, rounds = simulation.rows()
+    damage(generations, rounds)
+    insert(con, "runs", [simulation.run_row()])
+    insert(con, "generations", generations)
+    insert(con, "rounds", rounds)
+    return Recomputed(generations, rounds)
+
+
+@pytest.mark.parametrize("name", ["break_even", "seconds_per_token", "stages", "survival", "verdict"])
+def test_query_is_the_recomputed(con: duckdb.DuckDBPyConnection, simulated: Recomputed, name: str) -> None:
+    assert as_rows(queries.run(con, name)) == [approximate(row) for row in getattr(simulated, name)()]
+
+
+def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
+    simulation = Simulation(classes=("copy", "list"), n_prompts=47, tokens=10, noise=0.3)
+    generations, rounds = simulation.rows()
+    simulation.fill(con)
+    found = as_rows(queries.run(con, "verdict", seed=7, resamples=300))
+    expected = list(Recomputed(generations, rounds).verdict(seed=7, resamples=300))
+    assert found == [approximate(row) for row in expected]
+    assert [row["boot_low"] is None for row in found] == [True, True, False]
+    pooled = found[-1]
+    assert pooled["boot_low"] == pytest.approx(pooled["speedup_low"], rel=0.05)
+    assert pooled["boot_high"] == pytest.approx(pooled["speedup_high"], rel=0.05)

@@ -1,0 +1,136 @@
+"""A run as it happens: what is recorded, in which order, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from runtime.experiment.execution import Execution
+from runtime.experiment.plan import Plan, make_plan
+from telemetry.recorder import Recorder
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord
+from tests.runtime.experiment.letters import make_request, make_target, make_workload
+
+Kind = TypeVar("Kind")
+
+
+def execute(plan: Plan, target: Any, progress: Callable[[], None] = lambda: None) -> tuple[Execution, Recorder]:
+    recorder = Recorder(run_id="r1")
+    execution = Execution(plan, target, recorder, progress)
+    execution.run()
+    return execution, recorder
+
+
+def only(recorder: Recorder, kind: type[Kind]) -> list[Kind]:
+    return [record for record in recorder.records if isinstance(record, kind)]
+
+
+def test_everything_planned_is_recorded_and_equal_to_ordinary() -> None:
+    target = make_target()
+    plan = make_plan(
+        make_request(drafters=("prompt-lookup", "oracle", "wrong", "none"), repeats=2), make_workload(), target
+    )
+    execution, recorder = execute(plan, target)
+    generations = only(recorder, GenerationRecord)
+    assert len(generations) == plan.n_generations
+    assert [g.sequence for g in generations] == list(range(plan.n_generations))
+    assert {g.run_id for g in generations} == {"r1"}
+    comparisons = only(recorder, ComparisonRecord)
+    assert len(comparisons) == 3 * 2 * 4  # 3 prompts, 2 repeats, 4 arms beside ordinary's
+    assert all(c.equal for c in comparisons)
+    assert not execution.interrupted
+    assert execution.n_divergent == 0
+
+
+def test_pairs_are_the_ordinary_generation_of_the_same_prompt_and_repeat() -> None:
+    target = make_target()
+    _, recorder = execute(make_plan(make_request(repeats=2), make_workload(), target), target)
+    generations = {g.generation_id: g for g in only(recorder, GenerationRecord)}
+    for comparison in only(recorder, ComparisonRecord):
+        ours, pair = generations[comparison.generation_id], generations[comparison.pair_id]
+        assert (ours.prompt_id, ours.repeat) == (pair.prompt_id, pair.repeat)
+        assert (ours.arm, pair.arm) == ("prompt-lookup m=4", "ordinary")
+
+
+def test_warm_up_comes_first_and_is_flagged() -> None:
+    target = make_target()
+    _, recorder = execute(make_plan(make_request(), make_workload(), target), target)
+    flags = [g.warm_up for g in only(recorder, GenerationRecord)]
+    assert flags == sorted(flags, reverse=True)
+    assert flags.count(True) == 2
+
+
+def test_the_bounds_accept_all_and_nothing() -> None:
+    target = make_target()
+    _, recorder = execute(make_plan(make_request(drafters=("oracle", "wrong")), make_workload(), target), target)
+    drafters = {g.generation_id: g.drafter for g in only(recorder, GenerationRecord)}
+    rounds = [(drafters[r.generation_id], r) for r in only(recorder, RoundRecord) if r.requested]
+    assert all(r.accepted == r.proposed > 0 for drafter, r in rounds if drafter == "oracle")
+    assert all(r.accepted == 0 < r.proposed for drafter, r in rounds if drafter == "wrong")
+
+
+def test_attributed_rounds_are_flagged_and_the_main_ones_are_not() -> None:
+    target = make_target()
+    plan = make_plan(make_request(), make_workload(4), target)
+    _, recorder = execute(plan, target)
+    timings = [g.timing for g in only(recorder, GenerationRecord)]
+    assert timings.count("attributed") == len(plan.attributed) == 2
+    assert timings[-2:] == ["attributed", "attributed"]
+
+
+def test_a_drafter_starts_fresh_on_every_prompt() -> None:
+    # What prompt lookup learnt from one prompt must not help it with the next: repeats take as many rounds.
+    target = make_target()
+    _, recorder = execute(make_plan(make_request(repeats=3), make_workload(2), target), target)
+    generations = {g.generation_id: g for g in only(recorder, GenerationRecord) if not g.warm_up and g.drafter}
+    n_rounds: dict[tuple[str | None, str], set[int]] = {}
+    for end in only(recorder, GenerationEnd):
+        if end.generation_id in generations:
+            generation = generations[end.generation_id]
+            n_rounds.setdefault((generation.prompt_id, generation.timing), set()).add(end.n_rounds)
+    assert all(len(counts) == 1 for counts in n_rounds.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_open_generation_and_keeps_what_was_measured(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    target = make_target()
+    seen = 0
+
+    def interrupt_the_seventh() -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 7:
+            os.kill(os.getpid(), number)
+
+    execution, recorder = execute(make_plan(make_request(), make_workload(8), target), target, interrupt_the_seventh)
+    assert execution.interrupted
+    assert signal.getsignal(number) is before
+    ends = only(recorder, GenerationEnd)
+    assert len(ends) == len(only(recorder, GenerationRecord)) == 7
+    assert [end.finish_reason for end in ends] == ["length"] * 7
+
+
+def test_an_interrupt_within_a_generation_cancels_it_after_its_round() -> None:
+    target = make_target()
+    plan = make_plan(make_request(), make_workload(8), target)
+    forward, calls = target.forward, 0
+
+    def interrupting_forward(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 40:
+            os.kill(os.getpid(), signal.SIGINT)
+        return forward(*arguments)
+
+    target.forward = interrupting_forward
+    _, recorder = execute(plan, target)
+    ends = only(recorder, GenerationEnd)
+    assert [end.finish_reason for end in ends[:-1]] == ["length"] * (len(ends) - 1)
+    assert ends[-1].finish_reason == "cancelled"
+    last_rounds = [r for r in only(recorder, RoundRecord) if r.generation_id == ends[-1].generation_id]
+    assert sum(r.committed for r in last_rounds) == ends[-1].n_committed > 0

@@ -1,0 +1,150 @@
+"""The command line as a shell sees it: what starts, what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import click
+import pytest
+
+from runtime.cli.main import SUMMARIES, roundscope
+from tests.conftest import ROOT, child_environment, run_python
+
+COMMANDS = list(SUMMARIES)
+MAIN = "from runtime.cli.main import main\nmain()\n"
+FAIL = """
+import sys, types, click
+from runtime.cli.main import main
+from telemetry import errors
+@click.command
+def command():
+    {}
+sys.modules["runtime.cli.doctor"] = types.SimpleNamespace(command=command)
+main(["doctor"])
+"""
+
+
+def outcome(code: str, *arguments: str) -> tuple[int, str, str]:
+    child = run_python(code, *arguments)
+    return child.returncode, child.stdout, child.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_loads_no_model_library(arguments: list[str]) -> None:
+    """What makes a start slow is importing mlx-lm (1 to 2 s), MLX and numpy: help must not."""
+    code = f"""
+import sys
+from runtime.cli.main import main
+try: main({arguments})
+except SystemExit as end: assert not end.code
+heavy = {{"mlx", "mlx_lm", "transformers", "numpy", "duckdb", "rich.table"}}
+print(sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+    code, out, err = outcome(code)
+    assert (code, err) == (0, "[]\n")
+    assert out.startswith("Usage: roundscope ")
+
+
+@pytest.mark.parametrize("package", ["runtime", "telemetry", "queries", "dashboards"])
+def test_packages_import_no_model_library(package: str) -> None:
+    code = f"import {package}, sys\nprint(sorted({{'mlx', 'mlx_lm', 'transformers', 'numpy'}} & set(sys.modules)))"
+    assert outcome(code) == (0, "[]\n", "")
+
+
+def test_the_public_names_are_found_lazily() -> None:
+    code = "import runtime\nprint([getattr(runtime, name).__name__ for name in runtime.__all__])"
+    assert outcome(code) == (0, "['Recorder', 'decode', 'load_target', 'speculate']\n", "")
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    code = "import runtime\ntry: runtime.nothing\nexcept AttributeError as error: print(error)"
+    assert outcome(code) == (0, "module 'runtime' has no attribute 'nothing'\n", "")
+
+
+def test_the_list_of_commands_is_complete() -> None:
+    """Each module of runtime.cli with a `command` is listed, under its own name."""
+    stems = sorted(path.stem for path in (ROOT / "runtime" / "cli").glob("*.py"))
+    modules = {stem: import_module(f"runtime.cli.{stem}") for stem in stems if stem != "__init__"}
+    commands = {stem: module.command for stem, module in modules.items() if hasattr(module, "command")}
+    assert sorted(commands) == sorted(COMMANDS)
+    assert {name: command.name for name, command in commands.items()} == {name: name for name in commands}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_ends_with_an_example(name: str) -> None:
+    context = click.Context(roundscope, info_name="roundscope")
+    command = roundscope.get_command(context, name)
+    assert command is not None
+    last = command.get_help(click.Context(command, info_name=name, parent=context)).rstrip().splitlines()[-1]
+    assert last.strip().startswith(f"roundscope {name}")
+
+
+def test_the_groups_help_names_commands_and_exit_codes_and_ends_with_an_example() -> None:
+    code, out, err = outcome(MAIN, "--help")
+    assert (code, err) == (0, "")
+    for name, summary in SUMMARIES.items():
+        assert f"  {name:<{max(map(len, COMMANDS))}}  {summary}\n" in out
+    for line in (
+        "0    ok",
+        "1    failed",
+        "3    a check did not hold",
+        "4    refused: not supported",
+        "130  interrupted",
+    ):
+        assert f"    {line}" in out
+    assert out.endswith("Example:\n    roundscope run --quick\n")
+
+
+def test_version() -> None:
+    code, out, err = outcome(MAIN, "--version")
+    assert (code, out.split()[0], len(out.split()), err) == (0, "roundscope", 2, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("raise errors.RoundscopeError('disk full:\\n  free some')", (1, "", "error: disk full: free some\n")),
+        ("raise errors.UsageError('no prompts')", (2, "", "error: no prompts\n")),
+        ("raise errors.CheckFailed('differs')", (3, "", "error: differs\n")),
+        ("raise errors.Unsupported('window')", (4, "", "error: window\n")),
+        ("raise KeyboardInterrupt", (130, "", "interrupted\n")),
+        ("raise click.Abort", (130, "", "interrupted\n")),
+        ("click.get_current_context().exit(3)", (3, "", "")),
+        ("print('data')", (0, "data\n", "")),
+    ],
+)
+def test_how_a_command_ends_is_how_the_process_ends(body: str, expected: tuple[int, str, str]) -> None:
+    code, out, err = outcome(FAIL.format(body))
+    assert (code, out, err.lstrip("\n")) == expected
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    code, out, err = outcome(MAIN, "nothing")
+    assert (code, out) == (2, "")
+    assert err.endswith("Error: No such command 'nothing'.\n")
+
+
+def test_no_arguments_show_the_help_as_a_usage_error() -> None:
+    code, out, err = outcome(MAIN)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: roundscope ")
+
+
+@pytest.mark.parametrize("rows", [1, 100_000])
+def test_a_reader_that_goes_away_is_no_traceback(rows: int) -> None:
+    """`roundscope report | head -1`: one row is still in the buffer when the command returns, many are not."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FAIL.format(f"sys.stdin.read()\n    for _ in range({rows}): print('row')")],
+        cwd=ROOT,
+        env=child_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.close()
+        child.stdout = None
+        assert child.communicate() == (None, b"")
+        assert child.returncode == 1

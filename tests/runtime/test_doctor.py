@@ -1,0 +1,98 @@
+"""What `roundscope doctor` says, in both its forms."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runtime.cores import usable_processors
+from runtime.diagnosis import Diagnosis, explain, judge
+from telemetry.records import Environment
+from tests.conftest import run_python
+
+DOCTOR = "from runtime.cli.main import main\nmain(['doctor', *__import__('sys').argv[1:]])"
+HIDE_MODEL = """
+import importlib.util, runtime.gguf
+find = importlib.util.find_spec
+runtime.gguf.find_spec = lambda name, *rest: None
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "verification", "sentence"),
+    [
+        (
+            1.04,
+            "cheap",
+            "Verification is cheap here: as far as matmul goes, verifying 8 tokens costs about 1.0 ordinary steps, "
+            "so proposals that are often right will pay.",
+        ),
+        (
+            2.0,
+            "moderate",
+            "Verification is moderate here: as far as matmul goes, verifying 8 tokens costs about 2.0 ordinary steps, "
+            "so proposals must be right most of the time to pay.",
+        ),
+        (
+            7.7,
+            "dear",
+            "Verification is dear here: as far as matmul goes, verifying 8 tokens costs about 7.7 ordinary steps, "
+            "so speculation can hardly pay in float32.",
+        ),
+    ],
+)
+def test_the_sentence_follows_from_the_cost_of_eight_rows(steps: float, verification: str, sentence: str) -> None:
+    assert judge(steps) == verification
+    assert explain(verification, steps) == sentence
+
+
+def test_json_is_one_document_with_every_fact() -> None:
+    child = run_python(DOCTOR, "--json", env={"ROUNDSCOPE_BLAS": "stock", "MLX_ENABLE_TF32": "0"})
+    assert (child.returncode, child.stderr) == (0, "")
+    document = json.loads(child.stdout)
+    assert set(document) == set(Diagnosis.__struct_fields__)
+    assert set(document["environment"]) == set(Environment.__struct_fields__)
+    environment = document["environment"]
+    assert environment["precision"] == {"MLX_ENABLE_TF32": "0"}
+    assert environment["cores"] == usable_processors()
+    assert environment["blas"] in ("stock", "accelerate")
+    assert list(document["matmul_us"]) == ["1", "8", "64"]
+    assert min(document["matmul_us"].values()) > 0
+    assert document["sentence"] == explain(document["verification"], document["steps_for_8"])
+    assert (document["model_path"] is None) != (document["model_problem"] is None)
+
+
+def test_the_table_shows_the_same_and_ends_with_the_sentence() -> None:
+    child = run_python(DOCTOR, env={"COLUMNS": "200", "ROUNDSCOPE_BLAS": "stock"})
+    assert (child.returncode, child.stderr) == (0, "")
+    lines = [line.rstrip() for line in child.stdout.splitlines()]
+    labels = [line.split("  ")[0] for line in lines[: lines.index("")]]
+    assert labels == [
+        *(name.replace("_", " ") for name in Environment.__struct_fields__ if name != "precision"),
+        "precision variables",
+        "blas from",
+        "default model",
+        "matmul, 1 row",
+        "matmul, 8 rows",
+        "matmul, 64 rows",
+    ]
+    assert lines[-1].startswith("Verification is ")
+
+
+def test_a_missing_model_is_told_with_its_cure_and_is_no_failure() -> None:
+    child = run_python(HIDE_MODEL + DOCTOR, "--json", env={"ROUNDSCOPE_BLAS": "stock"})
+    assert (child.returncode, child.stderr) == (0, "")
+    document = json.loads(child.stdout)
+    assert document["model_path"] is None
+    assert "is not installed: run `" in document["model_problem"]
+
+
+def test_doctor_leaves_nothing_behind() -> None:
+    """It needs no store, so it makes none."""
+    code = (
+        "import os, sys, tempfile\nsys.path.insert(0, os.getcwd())\nfolder = tempfile.mkdtemp()\nos.chdir(folder)\n"
+        "from runtime.cli.main import main\n"
+        "try: main(['doctor', '--json'])\nexcept SystemExit: print(os.listdir(folder), file=sys.stderr)"
+    )
+    assert run_python(code, env={"ROUNDSCOPE_BLAS": "stock"}).stderr == "[]\n"
