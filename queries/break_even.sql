@@ -11,13 +11,14 @@
 --   class: class of the prompts; 'all': pooled over the classes, prompts without a class among them
 --   n_prompts: prompts that both arms completed with the same repeats, fused and without warm-up
 --   committed_per_round: mean of committed tokens per round, E[C] [tokens]
---   committed_per_round_needed: E[C] at which it would break even: E[T_round] over ordinary's seconds per token [tokens]
+--   committed_per_round_needed: E[C] at which it breaks even: E[T_round] over ordinary's seconds per token [tokens]
 --   round_seconds: mean of T_round [s]
 --   round_seconds_dearest: mean of T_round at which it would break even [s]
 --   draft_seconds: drafting and rewinding in a round: their attributed share of T_round; NULL: no attributed rounds [s]
 --   draft_seconds_dearest: dearest draft that would break even; negative: not even a free one would [s]
 --   verdict: pays, loses or indistinguishable, by the 95 % interval of the speedup; NULL: none
---   limited_by: drafting, verification or acceptance, whichever made ideal would save most; or nothing proposed; NULL: unknown
+--   limited_by: drafting, verification or acceptance, whichever would save most if it were ideal; or nothing proposed;
+--     NULL: not known, or nothing does
 --   more_prompts: further prompts like these that would settle an indistinguishable verdict; NULL: over 10,000
 with means as (
     select

@@ -1,7 +1,8 @@
 """The queries as they stand in this folder: one statement a file, whose header says what it answers.
 
-A header is the comment at the top of the file, in this order: `name`, `summary`, `question`, then `variables` and `columns`
-with one indented line each. Further lines of an entry are indented deeper. Names, documentation and checks all come from it.
+A header is the comment at the top of the file, in this order: `name`, `summary`, `question`, then `variables` and
+`columns` with one indented line each. Further lines of an entry are indented deeper. Names, documentation and checks
+all come from it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Query:
 @cache
 def catalogue() -> dict[str, Query]:
     """Every query by its name, in alphabetical order."""
-    sources = sorted(file.name for file in files("queries").iterdir() if file.name.endswith(".sql") and file.name != VIEWS)
+    sources = sorted(file.name for file in files("queries").iterdir() if file.name.endswith(".sql"))
+    sources.remove(VIEWS)
     return {source.removesuffix(".sql"): parse_query(read_source(source)) for source in sources}
 
 
@@ -76,7 +78,7 @@ def read_source(name: str) -> str:
 
 def parse_query(sql: str) -> Query:
     """Reads a file's header; ValueError if a part is missing."""
-    parts = {name: lines for name, lines in _split_header(sql)}
+    parts = dict(_split_header(sql))
     try:
         name, summary, question = (" ".join(parts[part]) for part in ("name", "summary", "question"))
         variables, columns = parts["variables"], parts["columns"]

@@ -10,7 +10,8 @@
 --   draft_length: proposed tokens asked for per round at most [tokens]
 --   class: class of the prompts; 'all': pooled over the classes, prompts without a class among them
 --   position: j, from 1 to the draft length
---   n_judged: fused rounds without warm-up, of generations that ended by themselves, whose position j was proposed and not cut
+--   n_judged: fused rounds, no warm-up, of generations that ended by themselves, whose position j was proposed and
+--     not cut
 --   n_accepted: of these, rounds that accepted j tokens or more
 --   survival: Pr(A >= j), n_accepted over n_judged; NULL: no such round
 --   n_reached: of n_judged, rounds that accepted j - 1 tokens or more

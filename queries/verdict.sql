@@ -21,7 +21,8 @@
 --   seconds_per_token: seconds per committed token of this arm [s]
 --   ordinary_seconds_per_token: ordinary decoding's on the same prompts [s]
 --   accepted_per_round: mean of accepted tokens per round [tokens]
---   limited_by: drafting, verification or acceptance, whichever made ideal would save most; or nothing proposed; NULL: unknown
+--   limited_by: drafting, verification or acceptance, whichever would save most if it were ideal; or nothing proposed;
+--     NULL: not known, or nothing does
 --   more_prompts: further prompts like these that would settle an indistinguishable verdict; NULL: over 10,000
 --   would_settle: the verdict they would settle on, going by the speedup
 --   n_equal: outputs, fused or attributed, with the ids of ordinary decoding
@@ -63,14 +64,25 @@ draws as materialized (
     cross join (values (0), (1), (2), (3)) as q (q)
 ),
 
+weights as (
+    select
+        s.n_prompts,
+        d.b,
+        d.draw % s.n_prompts as i,
+        count(*)::double as w
+    from (select distinct n_prompts from numbered) as s
+    inner join draws as d on s.n_prompts > d.k
+    group by all
+),
+
 resampled as (
     select
         p.g,
-        d.b,
-        (sum(p.ordinary_t) / sum(p.ordinary_committed)) / (sum(p.total_t) / sum(p.total_committed)) as speedup
-    from (select distinct n_prompts from numbered) as s
-    inner join draws as d on s.n_prompts > d.k
-    inner join numbered as p on s.n_prompts = p.n_prompts and d.draw % s.n_prompts = p.i
+        w.b,
+        (sum(w.w * p.ordinary_t) / sum(w.w * p.ordinary_committed))
+        / (sum(w.w * p.total_t) / sum(w.w * p.total_committed)) as speedup
+    from weights as w
+    inner join numbered as p on w.n_prompts = p.n_prompts and w.i = p.i
     group by all
 ),
 
@@ -110,7 +122,12 @@ select
     nullif(concat_ws(
         '; ',
         c.note,
-        case when e.n_divergent > 0 then printf('%d outputs differ from ordinary decoding at no near tie', e.n_divergent) end
+        case
+            when e.n_divergent > 0
+                then printf(
+                    '%d of %d outputs differ from ordinary decoding beyond a near tie', e.n_divergent, e.n_compared
+                )
+        end
     ), '') as note
 from compared as c
 left join bootstrapped as b on c.arm = b.arm and c.draft_length = b.draft_length and c.scope = b.scope

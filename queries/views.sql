@@ -7,14 +7,16 @@
 create or replace macro t_975(df) as (
     case
         when df < 1 then null
-        when df <= 30 then ([
-            12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052, 2.5705818356, 2.4469118511,
-            2.3646242516, 2.3060041352, 2.2621571628, 2.2281388520, 2.2009851601, 2.1788128297,
-            2.1603686565, 2.1447866879, 2.1314495456, 2.1199052992, 2.1098155778, 2.1009220402,
-            2.0930240544, 2.0859634473, 2.0796138447, 2.0738730679, 2.0686576104, 2.0638985616,
-            2.0595385528, 2.0555294386, 2.0518305165, 2.0484071418, 2.0452296421, 2.0422724563
-        ]::double[])[df]
-        else 1.959963984540054
+        when df <= 30
+            then ([
+                12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052, 2.5705818356, 2.4469118511,
+                2.3646242516, 2.3060041352, 2.2621571628, 2.2281388520, 2.2009851601, 2.1788128297,
+                2.1603686565, 2.1447866879, 2.1314495456, 2.1199052992, 2.1098155778, 2.1009220402,
+                2.0930240544, 2.0859634473, 2.0796138447, 2.0738730679, 2.0686576104, 2.0638985616,
+                2.0595385528, 2.0555294386, 2.0518305165, 2.0484071418, 2.0452296421, 2.0422724563
+            ]::double[])[df]
+        else
+            1.959963984540054
             + (2.372271230299 + (2.822498615740 + (2.555849679508 + 1.589534053394 / df) / df) / df) / df
     end
 );
@@ -25,7 +27,7 @@ create or replace macro prompts_to_settle(log_speedup, sd) as (
     select min(n)
     from (
         select r.k + 2 + floor(least(pow(1.959963984540054 * sd / nullif(log_speedup, 0), 2), 1e9))::bigint as n
-        from range(-1, 12) as r(k)
+        from range(-1, 12) as r (k)
     )
     where t_975(n - 1) * sd / sqrt(n) < abs(log_speedup)
 );
@@ -36,18 +38,21 @@ select coalesce(
     getvariable('run_id')::varchar,
     (
         select max(run_id)
-        from (select run_id from runs union all select run_id from generations)
+        from (
+            select run_id from runs
+            union all
+            select run_id from generations
+        )
     )
 ) as run_id;
 
--- Every generation of the run with the sums over its rounds. `is_whole`: it ended by itself and no round of it is missing;
--- only such generations enter figures, the others are counted by `completeness`.
+-- Every generation of the run with the sums over its rounds. `is_whole`: it ended by itself and no round of it is
+-- missing; only such generations enter figures, the others are counted by `completeness`.
 create or replace view generation_totals as
 with sums as (
     select
         r.generation_id,
         count(*) as n_rounds,
-        sum(r.requested)::double as total_requested,
         sum(r.proposed)::double as total_proposed,
         sum(r.accepted)::double as total_accepted,
         sum(r.committed)::double as total_committed,
@@ -55,47 +60,25 @@ with sums as (
         sum(r.draft_ns)::double as total_draft,
         sum(r.verify_ns)::double as total_verify,
         sum(r.synchronize_ns)::double as total_synchronize,
-        sum(r.trim_ns)::double as total_trim,
         sum(r.rewind_ns)::double as total_rewind
     from rounds as r
     semi join (
-        select generation_id from generations where run_id = (select run_id from selected_run)
+        select generation_id from generations
+        where run_id = (select run_id from selected_run)
     ) as g on r.generation_id = g.generation_id
     group by r.generation_id
 )
 
 select
-    g.run_id,
-    g.generation_id,
-    g.arm,
-    g.drafter,
-    g.draft_length,
-    g.class,
-    g.prompt_id,
-    g.repeat,
-    g.timing,
-    g.warm_up,
-    g.finish_reason,
-    g.ttft_ns,
-    g.prefill_ns,
-    g.total_ns,
+    g.* exclude (n_rounds),
     g.n_rounds as n_rounds_reported,
+    coalesce(s.n_rounds, 0) as n_rounds,
+    s.* exclude (generation_id, n_rounds),
     case
         when g.equal then 'equal'
         when g.near_tie then 'near tie'
         when not g.equal then 'divergent'
     end as output,
-    coalesce(s.n_rounds, 0) as n_rounds,
-    s.total_requested,
-    s.total_proposed,
-    s.total_accepted,
-    s.total_committed,
-    s.total_t,
-    s.total_draft,
-    s.total_verify,
-    s.total_synchronize,
-    s.total_trim,
-    s.total_rewind,
     coalesce(
         g.finish_reason in ('stop', 'length')
         and s.n_rounds = g.n_rounds
@@ -116,8 +99,9 @@ from generation_totals as t
 cross join (values (true), (false)) as p (pooled)
 where p.pooled or t.class <> 'all';
 
--- Fused work of an arm beside ordinary decoding's on the same prompt: one row per arm, scope and prompt, summed over the
--- repeats that both completed, because repeats of a prompt are no independent evidence. Ordinary decoding pairs with itself.
+-- Fused work of an arm beside ordinary decoding's on the same prompt: one row per arm, scope and prompt, summed over
+-- the repeats that both completed, because repeats of a prompt are no independent evidence. Ordinary decoding pairs
+-- with itself.
 create or replace view prompt_pairs as
 with repeats as (
     select
@@ -299,9 +283,15 @@ limits as (
 
 -- Arms of which no prompt could be paired have a row too.
 groups as (
-    select distinct arm, drafter, draft_length, scope
+    select
+        arm,
+        drafter,
+        draft_length,
+        scope,
+        bool_or(timing = 'fused') as has_fused
     from scoped_generations
     where not warm_up
+    group by all
 )
 
 select
@@ -337,6 +327,7 @@ select
     nullif(concat_ws(
         '; ',
         case
+            when not g.has_fused then 'no verdict: attributed rounds give shares only'
             when coalesce(l.n_prompts, 0) < 5
                 then printf('no verdict under 5 prompts that both arms completed, here %d', coalesce(l.n_prompts, 0))
         end,

@@ -24,6 +24,7 @@ from telemetry.errors import UsageError
 from telemetry.logs import get_logger
 
 Source = Literal["stock", "package", "system", "file", "preloaded", "accelerate"]
+MOST_THREADS = 1024
 _EFFECT = "float32 matmul runs on MLX's reference BLAS: verifying n tokens costs about n ordinary steps"
 _INSTALL = "pip install scipy-openblas32 (or, on Debian and Ubuntu, apt-get install libopenblas0)"
 _RENAME = "unset ROUNDSCOPE_BLAS, or let it name a library that exports cblas_sgemm"
@@ -53,7 +54,7 @@ _prepared: Backend | None = None
 def prepare() -> Backend:
     """Put a fast BLAS in front of MLX's, once per process; later calls return what the first one found.
 
-    Raises UsageError if `ROUNDSCOPE_BLAS_THREADS` is not a whole number from 1 up.
+    Raises UsageError if `ROUNDSCOPE_BLAS_THREADS` is not a whole number from 1 to `MOST_THREADS`.
     """
     global _prepared
     with _lock:
@@ -108,8 +109,8 @@ def _threads_asked() -> int | None:
     text = os.environ.get("ROUNDSCOPE_BLAS_THREADS")
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise UsageError(f"ROUNDSCOPE_BLAS_THREADS must be a whole number from 1 up, not {text!r}")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_THREADS):
+        raise UsageError(f"ROUNDSCOPE_BLAS_THREADS must be a whole number from 1 to {MOST_THREADS}, not {text!r}")
     return int(text)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from runtime.protocols import Proposal
 
@@ -106,7 +106,7 @@ class ScriptedTarget:
         import mlx.core as mx
 
         # Stands for work on the device, so this read is not the loop's and is not counted as one.
-        [tokens] = ids.tolist()
+        [tokens] = cast("list[list[int]]", ids.tolist())
         cache[0].tokens.extend(tokens)
         if len(self.widths) == self._fail_at:
             self.widths.append(len(tokens))

@@ -9,6 +9,7 @@ in the file once writing works.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -27,6 +28,7 @@ from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, Record
 
 FOLDER = "journal"
 SUFFIX = ".ndjson"
+_CUT_SHORT = "only part of a line was written: the disk is probably full"
 
 _open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
@@ -67,28 +69,44 @@ class Journal:
             created_wall_ns=created,
             roundscope_version=_own_version(),
         )
+        line = self._encoder.encode(header) + b"\n"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            os.write(self._fd, self._encoder.encode(header) + b"\n")
+            if os.write(self._fd, line) != len(line):
+                raise OSError(errno.ENOSPC, _CUT_SHORT)
         except OSError as error:
+            self._remove()
             raise RoundscopeError(
                 f"cannot write a journal in {self._folder}: {error.strerror}. Choose another place with --store DIR."
             ) from error
         self._well = True
+
+    def _remove(self) -> None:
+        # A file without its first line would be a riddle to whoever loads it.
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
     def write(self, record: Record) -> None:
         """Append one record as one line. A failure is warned about once and counted; it never raises.
 
         Raises ValueError after `close`.
         """
-        line = self._encoder.encode(record) + b"\n"
+        try:
+            line = self._encoder.encode(record) + b"\n"
+        except UnicodeEncodeError as error:
+            self._lose(f"the record is no text: {error.reason}", torn=False)
+            return
         if self._well:
             try:
                 if os.write(self._fd, line) == len(line):
                     return
-                self._lose("only part of a line was written: the disk is probably full", torn=True)
+                self._lose(_CUT_SHORT, torn=True)
             except OSError as error:
                 self._lose(error.strerror or str(error), torn=False)
         else:
@@ -111,7 +129,7 @@ class Journal:
             if written == len(line):
                 self._well = True
             else:
-                self._lose("only part of a line was written: the disk is probably full", torn=True)
+                self._lose(_CUT_SHORT, torn=True)
 
     def _note_losses(self) -> None:
         note = (
@@ -124,19 +142,20 @@ class Journal:
             return
         if os.write(self._fd, line) != len(line):
             self._torn = True
-            raise OSError("only part of a line was written: the disk is probably full")
+            raise OSError(errno.ENOSPC, _CUT_SHORT)
         self._torn = False
         self._unreported = 0
 
     def _lose(self, reason: str, *, torn: bool) -> None:
         if self.n_lost == 0:
-            get_logger().warning(
-                "journal.write_failed",
-                journal=str(self.path),
-                reason=reason,
-                effect="the generation goes on; records are lost until writing works again",
-                cure="free space, or choose another place with --store DIR",
-            )
+            with contextlib.suppress(Exception):  # standard error may be closed, or on the same full disk
+                get_logger().warning(
+                    "journal.write_failed",
+                    journal=str(self.path),
+                    reason=reason,
+                    effect="the generation goes on; records are lost until writing works again",
+                    cure="free space, or choose another place with --store DIR",
+                )
         with self._lock:
             self._well = False
             self._reason = reason

@@ -1,39 +1,45 @@
-"""Fills the tables from journals: what is new in them, each line once, whatever the order in which they come.
+"""Fills the tables from journals: what is new in them, each line once, in whatever order they come.
 
-Lines of a kind go to DuckDB as a file of NDJSON, in bulk; the tables' constraints are the check. If they refuse one row of a
-batch, the batch is done again with the checks in the query, so that only bad rows stay out. Ends and comparisons wait in a
-table of their own until all journals are read and are then written into the rows they belong to.
+A group of batches is one transaction, with the note of how far each journal was read; a load that is broken off loses
+nothing and is taken up by the next. While one group is inserted, another thread reads the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import duckdb
 import msgspec
 from msgspec import Struct
 
-from telemetry import completion
-from telemetry.reading import Batch, Replaced, TooNew, read_journal, reject
-from telemetry.records import TABLES, Table
-from telemetry.schema import JournalRow, Rejected, Waiting, describe_columns, kind_name, layouts, quote, quote_name
+from telemetry.bulk import Spool, insert, insert_carefully
+from telemetry.completion import complete_rows
+from telemetry.journal import SUFFIX
+from telemetry.reading import BATCH_BYTES, Batch, Replaced, TooNew, read_journal, reject
+from telemetry.records import TABLES
+from telemetry.schema import JournalRow, Rejected, Waiting, describe_columns, kind_name, layouts
 
-_REFUSALS = (duckdb.ConstraintException, duckdb.InvalidInputException, duckdb.OutOfRangeException, duckdb.ConversionException)
-_TABLE_OF = {table.opens: table for table in TABLES}
-_TYPE_OF_ADDED = {kind: kind_name(kind) for table in TABLES for kind in table.adds}
-_LEAST_OBJECT_SIZE = 1 << 20
-
-_encode_lines = msgspec.json.Encoder().encode_lines
+_REFUSALS = (
+    duckdb.ConstraintException,
+    duckdb.ConversionException,
+    duckdb.InvalidInputException,
+    duckdb.OutOfRangeException,
+)
+_LAYOUTS = {layout.name: layout for layout in layouts()}
+_OPENS = {table.opens: _LAYOUTS[table.name] for table in TABLES}
+_ADDS = [kind for table in TABLES for kind in table.adds]
+_COUNTS = ("n_lines", "n_rejected", "n_torn", "n_lost")
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass
 class LoadReport:
-    """What a load found that was new, and what a user should know of it."""
+    """What was new in the journals, and what a user should know of it."""
 
     n_lines: int = 0
     n_rejected: int = 0
@@ -43,13 +49,136 @@ class LoadReport:
 
 
 def load_journals(con: duckdb.DuckDBPyConnection, folder: Path) -> LoadReport:
-    """Bring the tables up to date with the journals in `folder`. Each batch is a transaction of its own."""
+    """Bring the tables up to date with the journals in `folder`."""
+    before = _sum_up(con)
+    notes: list[str] = []
     with TemporaryDirectory(prefix="roundscope-") as spool:
-        loader = _Loader(con, Path(spool))
         try:
-            return loader.load(folder)
-        except Replaced:
-            loader.clear()
-            report = _Loader(con, Path(spool)).load(folder)
-            report.notes.append("a journal had been replaced; all tables were made anew from the journals")
-            return report
+            _load(con, folder, Spool(Path(spool)), notes)
+        except Replaced as error:
+            notes.append(f"the journal {error} is not the file it was: all tables were made anew from the journals")
+            _clear(con)
+            before = _sum_up(con)
+            _load(con, folder, Spool(Path(spool)), notes)
+    after = _sum_up(con)
+    return LoadReport(notes=notes, **{name: after[name] - before[name] for name in _COUNTS})
+
+
+def _sum_up(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    sums = ", ".join(f"coalesce(sum({name}), 0)::bigint" for name in _COUNTS)
+    [row] = con.execute(f"SELECT {sums} FROM journals").fetchall()
+    return dict(zip(_COUNTS, row, strict=True))
+
+
+def _clear(con: duckdb.DuckDBPyConnection) -> None:
+    with _transaction(con):
+        for name in _LAYOUTS:
+            con.execute(f"DELETE FROM {name}")
+
+
+def _load(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool, notes: list[str]) -> None:
+    for group in _read_ahead(_group(_read_all(folder, _fetch_known(con), notes))):
+        try:
+            with _transaction(con):
+                _apply(con, group, spool, carefully=False)
+        except _REFUSALS:
+            with _transaction(con):
+                _apply(con, group, spool, carefully=True)
+    with _transaction(con):
+        complete_rows(con)
+
+
+def _fetch_known(con: duckdb.DuckDBPyConnection) -> dict[str, JournalRow]:
+    names = JournalRow.__struct_fields__
+    rows = con.execute(f"SELECT {', '.join(names)} FROM journals").fetchall()
+    return {row[0]: JournalRow(**dict(zip(names, row, strict=True))) for row in rows}
+
+
+def _read_all(folder: Path, known: dict[str, JournalRow], notes: list[str]) -> Iterator[Batch]:
+    for path in sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file()):
+        try:
+            yield from read_journal(path, known.pop(path.name, None))
+        except TooNew as error:
+            notes.append(str(error))
+        except OSError as error:
+            notes.append(f"cannot read the journal {path}: {error.strerror}")
+    for gone in known.values():
+        if gone.writer == "running":
+            gone.writer = "unknown"
+            yield Batch(gone)
+
+
+def _group(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
+    """Small batches together, so that many short journals are not many transactions."""
+    group: list[Batch] = []
+    for batch in batches:
+        group.append(batch)
+        if sum(batch.size for batch in group) >= BATCH_BYTES // 2:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _read_ahead(groups: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        coming = pool.submit(next, groups, None)
+        while (group := coming.result()) is not None:
+            coming = pool.submit(next, groups, None)
+            yield group
+
+
+@contextmanager
+def _transaction(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    con.begin()
+    try:
+        yield
+    except BaseException:
+        with suppress(duckdb.Error):  # after a failed write there may be nothing left to roll back
+            con.rollback()
+        raise
+    con.commit()
+
+
+def _apply(con: duckdb.DuckDBPyConnection, group: list[Batch], spool: Spool, *, carefully: bool) -> None:
+    rejected = [row for batch in group for row in batch.rejected]
+    for kind in _OPENS:
+        parts = [batch for batch in group if kind in batch.lines]
+        if parts:
+            rejected += _insert_rows(con, kind, parts, spool, carefully)
+    _insert_own(con, "rejected", rejected, spool)
+    _insert_own(con, "waiting", [row for batch in group for row in _let_wait(batch)], spool)
+    _insert_own(con, "journals", list({batch.row.journal: batch.row for batch in group}.values()), spool)
+
+
+def _insert_rows(
+    con: duckdb.DuckDBPyConnection, kind: type[Struct], parts: list[Batch], spool: Spool, carefully: bool
+) -> list[Rejected]:
+    layout, given = _OPENS[kind], describe_columns(kind)
+    with spool.offer([(batch.row.journal, batch.lines[kind]) for batch in parts], given) as source:
+        if not carefully:
+            insert(con, layout, source, given)
+            return []
+        faults = dict(insert_carefully(con, layout, source, given))
+    origins = ((batch, i) for batch in parts for i in range(len(batch.lines[kind])))
+    return [
+        reject(batch.row.journal, batch.numbers[kind][i], faults[position], batch.lines[kind][i])
+        for position, (batch, i) in enumerate(origins)
+        if position in faults
+    ]
+
+
+def _let_wait(batch: Batch) -> Iterator[Waiting]:
+    for kind in _ADDS:
+        for number, line in zip(batch.numbers.get(kind, ()), batch.lines.get(kind, ()), strict=True):
+            yield Waiting(journal=batch.row.journal, line=number, type=kind_name(kind), record=line.decode())
+
+
+def _insert_own(
+    con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[JournalRow | Rejected | Waiting], spool: Spool
+) -> None:
+    if not rows:
+        return
+    given = [column for column in describe_columns(type(rows[0])) if column.name != "journal"]
+    with spool.offer([(row.journal, [_encode(row)]) for row in rows], given) as source:
+        insert(con, _LAYOUTS[table], source, given)

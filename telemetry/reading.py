@@ -1,8 +1,8 @@
 """Reads journals: which lines are whole, which are records, and whether the writer still lives.
 
-A journal is read in batches of whole lines from where reading stopped last time. Every line is decoded by the definitions in
-`telemetry.records`, strictly: a number in quotes is no number. A line that breaks off is torn, any other that cannot be
-decoded is rejected with the decoder's reason; neither keeps the rest from being read.
+A journal is read in batches of whole lines from where reading stopped last time. Every line is decoded by the
+definitions in `telemetry.records`, strictly: a number in quotes is no number. A line that breaks off is torn, any other
+that cannot be decoded is rejected with the decoder's reason; neither keeps the rest from being read.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Batch:
     """Some lines of a journal. `lines` and `numbers` (from 1) belong together; `row` is the journal's after them."""
 
     row: JournalRow
+    size: int = 0
     lines: dict[type[Struct], list[bytes]] = field(default_factory=dict)
     numbers: dict[type[Struct], list[int]] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
@@ -67,7 +68,7 @@ def read_journal(path: Path, before: JournalRow | None) -> Iterator[Batch]:
             row.bytes_read += size
             row.fingerprint = _fingerprint(fd, row.bytes_read)
             row.writer = _judge_writer(held, row.host)
-            batch.row = copy(row)
+            batch.row, batch.size = copy(row), size
             n_batches += 1
             yield batch
         if not n_batches and row != before:
@@ -77,8 +78,8 @@ def read_journal(path: Path, before: JournalRow | None) -> Iterator[Batch]:
 def is_locked(fd: int) -> bool | None:
     """Whether another open file holds the lock; None where the file system cannot tell.
 
-    Asks for a shared lock and lets go at once. A writer that begins at this very moment waits for microseconds, as it asks
-    for its own lock without a time limit.
+    Asks for a shared lock and lets go at once. A writer that begins at this very moment waits for microseconds, as it
+    asks for its own lock without a time limit.
     """
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -127,6 +128,7 @@ def _read_lines(fd: int, row: JournalRow) -> Iterator[tuple[list[bytes], int]]:
 def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
     """Decode every line and put it with those of its kind; count in `row` what is no record."""
     batch = Batch(row)
+    last: type[Struct] | None = None
     for number, line in enumerate(lines, row.n_lines + 1):
         try:
             record = _decode(line)
@@ -137,12 +139,12 @@ def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
                 batch.rejected.append(reject(row.journal, number, str(error), line))
             continue
         kind = type(record)
-        if kind in batch.lines:
-            batch.lines[kind].append(line)
-            batch.numbers[kind].append(number)
-        else:
-            batch.lines[kind] = [line]
-            batch.numbers[kind] = [number]
+        if kind is not last:
+            last = kind
+            kept = batch.lines.setdefault(kind, [])
+            numbers = batch.numbers.setdefault(kind, [])
+        kept.append(line)
+        numbers.append(number)
         if isinstance(record, JournalRecord):
             _take_over(record, row)
         elif isinstance(record, LossRecord):

@@ -1,22 +1,22 @@
 """The tables in DuckDB, made from the records.
 
-A column exists because a record has a field: its type, NOT NULL, CHECK and COMMENT follow from the field's definition in
-`telemetry.records`. The tables that only loading needs (`journals`, `rejected`, `waiting`) are defined here in the same way.
+A column exists because a record has a field: its type, NOT NULL, CHECK and COMMENT follow from the field's definition
+in `telemetry.records`. Tables that only loading needs (`journals`, `rejected`, `waiting`) are defined here likewise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from functools import cache
+from hashlib import sha256
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
+import duckdb
 import msgspec
 from msgspec import Struct
 
 from telemetry.records import SCHEMA_VERSION, TABLES, Check, Count, FieldInfo, Table, about, describe_fields
-
-if TYPE_CHECKING:
-    import duckdb
 
 Writer: TypeAlias = Literal["running", "ended", "unknown"]
 
@@ -24,22 +24,22 @@ STATES = {"running": "running", "ended": "aborted", "unknown": "unknown"}
 """`finish_reason` of a generation without an end record, by what is known of its journal's writer."""
 
 
-class JournalRow(Struct, kw_only=True, omit_defaults=True):
+class JournalRow(Struct, kw_only=True):
     """A journal as far as it was read."""
 
     journal: Annotated[str, about("file name of the journal")]
-    schema_version: Annotated[Count | None, about("version of the records; NULL: the first line could not be read")] = None
+    schema_version: Annotated[Count | None, about("version of the records; NULL: first line unreadable")] = None
     host: Annotated[str | None, about("name of the writing machine")] = None
     pid: Annotated[Count | None, about("process id of the writer")] = None
     created_wall_ns: Annotated[Count | None, about("when the file was opened", "ns since epoch")] = None
     roundscope_version: Annotated[str | None, about("version of roundscope that wrote the file")] = None
-    writer: Annotated[Writer, about("running: its lock is held; ended: it is free; unknown: written on another machine")]
+    writer: Annotated[Writer, about("running: its lock is held; ended: it is free; unknown: another host's")]
     bytes_read: Annotated[Count, about("how far the file was read", "bytes")] = 0
-    fingerprint: Annotated[Count, about("checksum over the ends of what was read: tells a file that was replaced")] = 0
-    n_lines: Annotated[Count, about("lines read; all are in a table, in `rejected`, torn, or about the journal itself")] = 0
-    n_torn: Annotated[Count, about("lines that break off: the writer was killed, or could not write all of it")] = 0
+    fingerprint: Annotated[Count, about("checksum over both ends of what was read")] = 0
+    n_lines: Annotated[Count, about("lines read, torn and rejected ones included")] = 0
+    n_torn: Annotated[Count, about("lines that break off: the writer was killed, or had no space")] = 0
     n_rejected: Annotated[Count, about("lines in `rejected`")] = 0
-    n_lost: Annotated[Count, about("records that the writer could not write, by its own count; torn ones are among them")] = 0
+    n_lost: Annotated[Count, about("records not written, or torn, by the writer's own count")] = 0
 
 
 class Rejected(Struct, kw_only=True):
@@ -91,32 +91,50 @@ class Layout:
     checks: tuple[Check, ...]
 
 
+@cache
 def describe_columns(record: type[Struct], *, opens: bool = True) -> tuple[Column, ...]:
     """The columns that records of this kind fill; those of a kind that does not open rows may be NULL."""
     counts = _find_counts(record)
     return tuple(_describe_column(field, opens and not field.optional, counts) for field in describe_fields(record))
 
 
+@cache
 def layouts() -> tuple[Layout, ...]:
     """All tables with their columns: those of records, then those of loading."""
     origin = Column("journal", "VARCHAR", "file name of the journal it was read from", None)
-    return (
-        *(_lay_out(table, (origin,)) for table in TABLES),
-        *(_lay_out(table, ()) for table in LOADING_TABLES),
-    )
+    return tuple(_lay_out(table, origin) for table in (*TABLES, *LOADING_TABLES))
 
 
 def create_schema(con: duckdb.DuckDBPyConnection) -> None:
     """Make the empty tables, with their comments, in a database that has none. Moments will be shown in UTC."""
-    statements = ["SET TimeZone = 'UTC'"]
+    con.execute(";\n".join(["SET TimeZone = 'UTC'", "BEGIN", *_write_statements(), "COMMIT"]))
+
+
+def has_schema(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether the database has exactly the tables that `create_schema` makes."""
+    try:
+        rows = con.execute("SELECT version, digest FROM schema_version").fetchall()
+    except (duckdb.CatalogException, duckdb.BinderException):
+        return False
+    return rows == [(SCHEMA_VERSION, _digest())]
+
+
+def _write_statements() -> list[str]:
+    statements = []
     for layout in layouts():
         statements += [_create_table(layout), *_comment(layout)]
-    statements += [
-        "CREATE TABLE schema_version (version BIGINT NOT NULL)",
-        "COMMENT ON TABLE schema_version IS 'Version of the tables; another one is a reason to rebuild them from the journals.'",
-        f"INSERT INTO schema_version VALUES ({SCHEMA_VERSION})",
+    return [
+        *statements,
+        "CREATE TABLE schema_version (version BIGINT NOT NULL, digest VARCHAR NOT NULL)",
+        "COMMENT ON TABLE schema_version IS 'Which tables these are. If others are wanted, all are made anew.'",
+        "COMMENT ON COLUMN schema_version.version IS 'version of the records'",
+        "COMMENT ON COLUMN schema_version.digest IS 'checksum over the definitions of the tables'",
+        f"INSERT INTO schema_version VALUES ({SCHEMA_VERSION}, {quote(_digest())})",
     ]
-    con.execute(";\n".join(statements))
+
+
+def _digest() -> str:
+    return sha256("\n".join(_create_table(layout) for layout in layouts()).encode()).hexdigest()
 
 
 def quote(text: str) -> str:
@@ -124,20 +142,21 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _lay_out(table: Table, extra: tuple[Column, ...]) -> Layout:
+def _lay_out(table: Table, origin: Column) -> Layout:
     columns = {column.name: column for column in describe_columns(table.opens)}
     for kind in table.adds:
         for column in describe_columns(kind, opens=False):
             columns.setdefault(column.name, column)
+    columns.setdefault(origin.name, origin)
     keyed = [columns.pop(name) for name in table.key]
-    return Layout(table.name, _explain(table), (*keyed, *columns.values(), *extra), table.key, table.checks)
+    return Layout(table.name, _explain(table), (*keyed, *columns.values()), table.key, table.checks)
 
 
 def _explain(table: Table) -> str:
     kinds = (table.opens, *table.adds)
     if not table.opens.__struct_config__.tag:
-        return _first_line(table.opens)
-    return "From journal lines " + ", ".join(f"`{kind_name(kind)}` ({_first_line(kind)})" for kind in kinds)
+        return summarize(table.opens)
+    return "From journal lines " + ", ".join(f"`{kind_name(kind)}` ({summarize(kind)})" for kind in kinds)
 
 
 def kind_name(kind: type[Struct]) -> str:
@@ -145,7 +164,8 @@ def kind_name(kind: type[Struct]) -> str:
     return str(kind.__struct_config__.tag)
 
 
-def _first_line(kind: type[Struct]) -> str:
+def summarize(kind: type[Struct]) -> str:
+    """What a kind of record means, in a sentence."""
     return (kind.__doc__ or "").splitlines()[0]
 
 

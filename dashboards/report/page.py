@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dashboards.report.completeness import say_completeness
 from dashboards.report.heading import describe_run
-from dashboards.report.recommendation import recommend
+from dashboards.report.recommendation import choose
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import list_runs
 from dashboards.report.sentences import say_arm, say_break_even
@@ -29,19 +29,24 @@ def render_report(con: DuckDBPyConnection, run_id: str, console: Console, store:
     for run in list_runs(con, run_id)[:1]:
         console.print(_make_grid(describe_run(run)))
         console.print()
-    render_verdict(con, run_id, console)
+    rows = fetch(con, "verdict", run_id)
+    _render_arms(rows, con, run_id, console)
     console.print()
-    _say(console, recommend(con, run_id).sentence, "bold")
+    _say(console, choose(rows).sentence, "bold")
     options = shlex.join(["--run", run_id, *(["--store", store] if store else [])])
-    names = ("stages", "survival", "seconds_per_token")
-    console.print()
-    _say(console, "\n".join(["Next:", *(f"  roundscope report {name} {options}" for name in names)]))
+    console.print("\nNext:")
+    for name in ("stages", "survival", "seconds_per_token"):
+        # A command to paste is not broken over lines.
+        console.print(Text(f"  roundscope report {name} {options}"), soft_wrap=True)
 
 
 def render_verdict(con: DuckDBPyConnection, run_id: str, console: Console) -> None:
     """What a run found: each arm in words and as a table by class, break-even, and whether the record is whole."""
+    _render_arms(fetch(con, "verdict", run_id), con, run_id, console)
+
+
+def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, console: Console) -> None:
     break_even = {(row["arm"], row["class"]): row for row in fetch(con, "break_even", run_id)}
-    rows = fetch(con, "verdict", run_id)
     if not rows:
         _say(console, "No drafter was measured in this run, so there is nothing to compare ordinary decoding with.")
     for arm, group in groupby(rows, key=lambda row: row["arm"]):
@@ -56,8 +61,8 @@ def render_verdict(con: DuckDBPyConnection, run_id: str, console: Console) -> No
 
 
 def _say(console: Console, text: str, style: str = "") -> None:
-    """Prints words as they stand: names in them are no markup, and a command to paste is not broken over lines."""
-    console.print(Text(text, style=style), soft_wrap="\n" in text)
+    """Prints words as they stand: what looks like markup in a name is none."""
+    console.print(Text(text, style=style))
 
 
 def _make_grid(facts: Sequence[tuple[str, str]]) -> Table:
@@ -70,15 +75,14 @@ def _make_grid(facts: Sequence[tuple[str, str]]) -> Table:
 
 
 def _make_table(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    table = Table(box=None, pad_edge=False, padding=(0, 1), collapse_padding=True, header_style="dim")
     table.add_column("class", overflow="fold")
-    table.add_column("prompts", justify="right")
+    table.add_column("n", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("speedup", justify="right", no_wrap=True)
-    table.add_column("95 % interval", no_wrap=True)
-    table.add_column("ms a token", justify="right")
-    table.add_column("ordinary", justify="right")
-    table.add_column("accepted a round", justify="right")
+    table.add_column("95 %\ninterval", no_wrap=True)
+    table.add_column("ms a\ntoken", justify="right", no_wrap=True)
+    table.add_column("accepted\na round", justify="right", no_wrap=True)
     table.add_column("limited by")
     for row in rows:
         table.add_row(*_format_row(row))
@@ -91,9 +95,8 @@ def _format_row(row: Row) -> Iterator[Text]:
     yield Text(str(row["n_prompts"]))
     yield Text(row["verdict"] or "-", style=STYLES[row["verdict"]])
     yield Text(_format(row["speedup"]))
-    yield Text("-" if low is None else f"{low:.2f} to {high:.2f}")
+    yield Text("-" if low is None else f"{low:.2f}-{high:.2f}")
     yield Text(_format(row["seconds_per_token"], 1e3))
-    yield Text(_format(row["ordinary_seconds_per_token"], 1e3))
     yield Text(_format(row["accepted_per_round"]))
     yield Text(row["limited_by"] or "-")
 

@@ -29,7 +29,7 @@ class PaysOn:
 class Recommendation:
     """The arm to switch on (None: leave speculation off), what to say about it, and classes where another choice pays.
 
-    The arm is the one that pays over all classes with the best lower end of its interval. `pays_on` names, if none does,
+    The arm is the one that pays over all classes with the best lower end of its interval. If none does, `pays_on` names
     the classes on which one pays all the same, each with the best arm for it.
     """
 
@@ -42,7 +42,12 @@ class Recommendation:
 
 def recommend(con: DuckDBPyConnection, run_id: str) -> Recommendation:
     """The recommendation that follows from a run's verdicts."""
-    usable = [row for row in fetch(con, "verdict", run_id) if row["drafter"] not in REFERENCES]
+    return choose(fetch(con, "verdict", run_id))
+
+
+def choose(verdicts: Sequence[Row]) -> Recommendation:
+    """The same from the rows of `verdict`."""
+    usable = [row for row in verdicts if row["drafter"] not in REFERENCES]
     paying = [row for row in usable if row["verdict"] == "pays" and row["limited_by"] != "nothing proposed"]
     if best := _find_best([row for row in paying if row["class"] == POOLED]):
         sentence = f"Switch on {best['arm']}: {say_speed(best['speedup'])}, at least {best['speedup_low']:.2f} times."

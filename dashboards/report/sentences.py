@@ -19,12 +19,16 @@ def say_verdict(row: Row) -> str:
     verdict = row["verdict"]
     if verdict is None:
         return "has no verdict"
-    interval = f"(95 % interval {row['speedup_low']:.2f} to {row['speedup_high']:.2f})"
     said = {
-        "pays": f"pays: {say_speed(row['speedup'])} {interval}",
-        "loses": f"loses: {say_speed(row['speedup'])} {interval}",
-        "indistinguishable": f"cannot be told from ordinary decoding: speedup {row['speedup']:.2f} {interval}",
+        "pays": f"pays: {say_speed(row['speedup'])}",
+        "loses": f"loses: {say_speed(row['speedup'])}",
+        "indistinguishable": "cannot be told from ordinary decoding",
     }[verdict]
+    mine, ordinary = say_duration(row["seconds_per_token"]), say_duration(row["ordinary_seconds_per_token"])
+    said += (
+        f" (speedup {row['speedup']:.2f}, 95 % interval {row['speedup_low']:.2f} to {row['speedup_high']:.2f}, "
+        f"{row['n_prompts']} prompts), {mine} a token instead of {ordinary}"
+    )
     if verdict != "pays" and row["limited_by"] not in (None, "nothing proposed"):
         said += f", limited by {row['limited_by']}"
     if row["more_prompts"] is not None:
@@ -43,12 +47,12 @@ def say_arm(rows: Sequence[Row]) -> str:
         for verdict, lead in (
             ("pays", "pays on"),
             ("loses", "loses on"),
-            ("indistinguishable", "cannot be told from it on"),
+            ("indistinguishable", "cannot be told from ordinary decoding on"),
             (None, "has no verdict on"),
         )
         if (names := [row["class"] for row in by_class if row["verdict"] == verdict])
     ]
-    if len(by_class) > 1:
+    if any(row["verdict"] != pooled["verdict"] for row in by_class):
         sentences.append(f"It {'; '.join(groups)}.")
     return " ".join(sentences)
 
@@ -62,7 +66,7 @@ def say_break_even(row: Row) -> str | None:
         f"{row['committed_per_round_needed']:.2f}; a round takes {say_duration(row['round_seconds'])} "
         f"and may take {say_duration(row['round_seconds_dearest'])}"
     )
-    if row["draft_seconds"] is None:
+    if not row["draft_seconds"]:
         return f"{said}."
     if row["draft_seconds_dearest"] < 0:
         return f"{said}; drafting takes {say_duration(row['draft_seconds'])}, and not even a free draft would pay."
@@ -74,10 +78,9 @@ def say_break_even(row: Row) -> str | None:
 
 def say_duration(seconds: float) -> str:
     """A duration with three digits and the unit that suits it."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:#.3g}".rstrip(".") + f" {unit}"
-    return f"{seconds / 1e-6:.0f} us"
+    unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("us", 1e-6)
+    value = seconds / size
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"
 
 
 def _join(words: Sequence[str]) -> str:

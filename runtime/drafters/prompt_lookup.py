@@ -14,6 +14,12 @@ from runtime.drafters.base import HostDrafter
 from runtime.protocols import Proposal
 from telemetry.errors import UsageError
 
+DEFAULT_MAX_N = 4
+DEFAULT_MIN_N = 2
+"""Chosen among 13 pairs by replaying 18 outputs of SmolLM2 in 7 classes at m 4 and 8, with modelled width costs, not
+timed: min_n 3 lost 5 %, min_n 1 proposed nearly twice as much for no gain, max_n 2 lost 5 to 8 % on copied text, and
+beyond max_n 4 the gain over all stayed within 1 %."""
+
 
 class PromptLookup(HostDrafter):
     """Proposes the continuation of the latest earlier occurrence of the longest suffix of `max_n` to `min_n` tokens.
@@ -25,7 +31,7 @@ class PromptLookup(HostDrafter):
 
     name = "prompt-lookup"
 
-    def __init__(self, max_n: int = 4, min_n: int = 2) -> None:
+    def __init__(self, max_n: int = DEFAULT_MAX_N, min_n: int = DEFAULT_MIN_N) -> None:
         """UsageError unless 1 <= min_n <= max_n."""
         if not 1 <= min_n <= max_n:
             raise UsageError(f"prompt-lookup needs 1 <= min_n <= max_n, not min_n={min_n}, max_n={max_n}")

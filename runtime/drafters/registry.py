@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from runtime.drafters.assistant import Assistant
 from runtime.drafters.known import NoDrafter, Oracle, Wrong
-from runtime.drafters.prompt_lookup import PromptLookup
+from runtime.drafters.prompt_lookup import DEFAULT_MAX_N, DEFAULT_MIN_N, PromptLookup
 from runtime.protocols import Drafter, Target
 from telemetry.errors import RoundscopeError, UsageError
 
@@ -47,7 +47,7 @@ def _make_wrong(target: Target, *, outputs: Outputs | None = None) -> Drafter:
     return Wrong(target.vocab_size, outputs)
 
 
-def _make_prompt_lookup(target: Target, *, max_n: int = 4, min_n: int = 2) -> Drafter:
+def _make_prompt_lookup(target: Target, *, max_n: int = DEFAULT_MAX_N, min_n: int = DEFAULT_MIN_N) -> Drafter:
     return PromptLookup(max_n, min_n)
 
 

@@ -28,6 +28,9 @@ from telemetry.records import Timing
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
 
+_NOTHING = Proposal(())
+"""Stands for every empty proposal: an empty array of mlx would be one of floats."""
+
 
 class DrafterError(RoundscopeError):
     """A drafter broke its contract; the message names it."""
@@ -81,6 +84,8 @@ class Speculative:
                 f"{open_round.requested} were asked for"
             )
         open_round.proposed = len(proposal)
+        if not open_round.proposed:
+            proposal = _NOTHING
         if isinstance(proposal.tokens, (list, tuple)):
             self._check_ids(proposal.tokens)
             open_round.mark("draft", "host")

@@ -1,7 +1,7 @@
 """Workloads: the prompts that a run measures, each with an id and the class its verdict is given for.
 
-`load_embedded` has the prompts that come with the package, `load_prompts` reads a user's own file, and `encode` turns
-one prompt into the target's token ids.
+`load_embedded` has the prompts that come with the package, `load_prompts` reads a user's own file, and
+`encode` turns one prompt into the target's token ids.
 """
 
 from __future__ import annotations

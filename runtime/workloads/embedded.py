@@ -1,9 +1,14 @@
 """The prompts that come with the package: eight classes of six, in embedded.jsonl.
 
-All of them were written for this project. They are things that people ask for every day, in words and lengths (40 to
-220 tokens) that a model of 135 million parameters can follow; what it says is on the subject, not always true.
-`quick` keeps three classes: one whose output is found in the prompt for the most part, one whose output is in part,
-one whose output is not, so that a short run shows where drafting from the prompt pays and where it cannot.
+All of them were written for this project. They are things that people ask for every day, in wordings
+(mostly chosen among several) to which SmolLM2-135M answers on the subject, if not always truly.
+
+The copy-edit passages and their wording were chosen among others because the model copies them almost word
+for word; it does not make the edit. Figures of that class are near the best that drafting from the prompt can
+do.
+
+`quick` keeps three classes: one whose output stands in the prompt for the most part, one in part, and one
+hardly at all, so that a short run shows where drafting from the prompt pays and where it cannot.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Workload:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) over ids, classes and contents in their order: equal prompts have it equal in any file."""
+        """SHA-256 (hex) over ids, classes and contents in order; the workload's name plays no part in it."""
         return hashlib.sha256(msgspec.json.encode(self.items)).hexdigest()
 
 
@@ -74,7 +74,7 @@ def encode(item: WorkItem, target: ChatTarget) -> list[int]:
     if isinstance(item.content, str):
         return target.encode(item.content)
     raise Unsupported(
-        f'prompt {item.id} is made of messages, and the target has no chat template to render them: '
+        f"prompt {item.id} is made of messages, and the target has no chat template to render them: "
         'give the prompt as "text", or take a model with a chat template'
     )
 

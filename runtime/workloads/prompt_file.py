@@ -1,7 +1,7 @@
 """Reads a user's prompts from a file, and says by line what is wrong with it.
 
-Two kinds: `.jsonl`, an object a line with `text` or `messages`, and `id` and `class` if wanted; `.txt`, a prompt a
-line. All faults are collected, so that a file is mended in one go.
+Two kinds: `.jsonl`, an object a line with `text` or `messages`, and `id` and `class` if wanted; `.txt`, a
+prompt a line. All faults are collected, so that a file is mended in one go.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from telemetry.errors import UsageError
 MAX_FAULTS_SHOWN = 10
 DEFAULT_CLASS = "default"
 _KEYS = '"id", "class", and "text" or "messages"'
+_MESSAGE_KEYS = '"role" (system, user or assistant) and "content"'
 _UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -44,8 +45,8 @@ class _Fault(Exception):
 def load_prompts(path: str | Path) -> Workload:
     """The prompts of a `.jsonl` or `.txt` file, blank lines left out; the workload is named after the file.
 
-    In `.jsonl`, `class` is "default" and `id` is `line-N` where they are missing. In `.txt`, the class is the file's
-    name without its ending and the ids are `line-N`.
+    In `.jsonl`, `class` is "default" and `id` is `line-N` where they are missing. In `.txt`, the class is the
+    file's name without its ending and the ids are `line-N`.
 
     Raises `UsageError` with file, line, fault and cure for everything that is wrong (the first ten faults).
     """
@@ -53,12 +54,12 @@ def load_prompts(path: str | Path) -> Workload:
     ending = path.suffix.lower()
     if ending not in (".jsonl", ".txt"):
         raise UsageError(
-            f"{path}: prompts are read from .jsonl (an object a line) or .txt (a prompt a line); rename the file"
+            f"{path}: prompts are read from .jsonl (an object a line) or .txt (a prompt a line): rename it"
         )
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}): check the path given as prompts") from error
+        raise UsageError(f"{path} cannot be read ({error.strerror}): check the path") from error
     items = parse_jsonl(data, str(path)) if ending == ".jsonl" else parse_txt(data, str(path), path.stem)
     return Workload(path.name, items)
 
@@ -76,28 +77,33 @@ def parse_txt(data: bytes, where: str, class_: str) -> tuple[WorkItem, ...]:
 def _parse(data: bytes, where: str, read: Callable[[str, int], WorkItem]) -> tuple[WorkItem, ...]:
     if data.startswith(_UTF16_BOMS):
         raise UsageError(f"{where} is UTF-16 text: save it as UTF-8")
-    items: dict[str, WorkItem] = {}
-    first_use: dict[str, int] = {}
+    items: list[WorkItem] = []
+    line_of: dict[str, int] = {}
     faults: list[str] = []
     for number, raw in _split_lines(data):
         try:
             item = read(_decode(raw), number)
-            if item.id in first_use:
-                raise _Fault(f'id "{item.id}" is already taken by line {first_use[item.id]}: make ids differ')
+            if item.id in line_of:
+                raise _Fault(f'id "{item.id}" is already taken by line {line_of[item.id]}: make ids differ')
         except _Fault as fault:
             faults.append(f"{where}:{number}: {fault}")
         else:
-            items[item.id] = item
-            first_use[item.id] = number
+            items.append(item)
+            line_of[item.id] = number
     if faults:
-        raise UsageError(_join(faults))
+        raise UsageError(_list_faults(faults))
     if not items:
         raise UsageError(f"{where} has no prompts: write at least one line")
-    return tuple(items.values())
+    return tuple(items)
+
+
+def _list_faults(faults: list[str]) -> str:
+    hidden = len(faults) - MAX_FAULTS_SHOWN
+    return "\n".join(faults[:MAX_FAULTS_SHOWN] + ([f"... and {hidden} more"] if hidden > 0 else []))
 
 
 def _split_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number (from 1) and bytes of every line that is not blank, without its line end or a byte order mark."""
+    """Number (from 1) and bytes of every line that is not blank, without line end and byte order mark."""
     for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1):
         if line.strip():
             yield number, line.removesuffix(b"\r")
@@ -114,7 +120,7 @@ def _read_object(line: str, number: int) -> WorkItem:
     try:
         found = _decoder.decode(line)
     except msgspec.ValidationError as error:
-        raise _Fault(f"{error}: the keys are {_KEYS}, and messages have \"role\" and \"content\"") from error
+        raise _Fault(f"{error}: the keys are {_KEYS}, those of a message {_MESSAGE_KEYS}") from error
     except msgspec.DecodeError as error:
         raise _Fault(f"{error}: write one JSON object a line, with {_KEYS}") from error
     id_ = f"line-{number}" if found.id is None else found.id

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from queries import install_views
-from telemetry.schema import create_schema
+from tests.queries.simulate import open_store
 
 
 @pytest.fixture
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to the tables, nothing in them, one thread so that sums come out the same every time."""
-    with duckdb.connect(config={"threads": 1}) as connection:
-        create_schema(connection)
-        install_views(connection)
+    """A connection to it."""
+    with open_store() as connection:
         yield connection

@@ -1,39 +1,30 @@
-"""The queries' figures computed again in plain Python from the same rows, without their SQL: what the tests hold them to.
+"""The queries' figures computed again in plain Python from the same rows: what the tests hold the SQL to.
 
 Every function gives the rows of one query as dictionaries, less `run_id` and `note`, in the query's order.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
+from bisect import bisect_left as bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
+import duckdb
+
+from tests.queries.intervals import bootstrap, t_975
 from tests.queries.simulate import Row
 
 STAGES = ("draft", "verify", "synchronize", "trim", "rewind")
 
 
-@cache
-def t_975(df: int) -> float:
-    """The 0.975 quantile of Student's t by bisection on Simpson's rule; with t = sqrt(df) tan(a) the density is a cosine."""
-    scale = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
-
-    def half(t: float, n: int = 400) -> float:
-        end = math.atan(t / math.sqrt(df))
-        values = [math.cos(end * k / n) ** (df - 1) for k in range(n + 1)]
-        weights = [1, *([4, 2] * (n // 2))[:-1], 1]
-        return scale * end / n / 3 * sum(w * v for w, v in zip(weights, values, strict=True))
-
-    low, high = 1.9, 13.0
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        low, high = (middle, high) if half(middle) < 0.475 else (low, middle)
-    return low
+def fetch_rows(cursor: duckdb.DuckDBPyConnection) -> list[Row]:
+    """What a statement gave, by column name."""
+    names = [name for name, *_ in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 @dataclass
@@ -50,6 +41,15 @@ class Recomputed:
 
     generations: list[Row]
     rounds: list[Row]
+
+    @classmethod
+    def read(cls, con: duckdb.DuckDBPyConnection, run_id: str) -> Recomputed:
+        """The rows of a run as they are in a store."""
+        generations = fetch_rows(con.execute("select * from generations where run_id = ?", [run_id]))
+        own = "select generation_id from generations where run_id = ?"
+        return cls(
+            generations, fetch_rows(con.execute(f"select * from rounds where generation_id in ({own})", [run_id]))
+        )
 
     @cached_property
     def by_generation(self) -> dict[str, list[Row]]:
@@ -90,7 +90,7 @@ class Recomputed:
 
     def total(self, generations: list[Row], name: str) -> float:
         """The sum of a column over the rounds of these generations."""
-        return sum(one[name] for g in generations for one in self.by_generation[g["generation_id"]])
+        return float(sum(one[name] for g in generations for one in self.by_generation[g["generation_id"]]))
 
     def pairs(self, arm: str, scope: str) -> list[Pair]:
         """An arm's prompts that ordinary decoding completed too, by their repeats, in order."""
@@ -116,16 +116,16 @@ class Recomputed:
         mine = [g for pair in pairs for g in pair.mine]
         n, n_rounds = len(pairs), len([r for g in mine for r in self.by_generation[g["generation_id"]]])
         mean = [sum(values) / n for values in (t_o, c_o, t_s, c_s)]
-        d = [o / mean[0] - p / mean[1] - s / mean[2] + q / mean[3] for o, p, s, q in zip(t_o, c_o, t_s, c_s, strict=True)]
+        prompts = zip(t_o, c_o, t_s, c_s, strict=True)
+        d = [o / mean[0] - p / mean[1] - s / mean[2] + q / mean[3] for o, p, s, q in prompts]
         per_token, ordinary = sum(t_s) / sum(c_s), sum(t_o) / sum(c_o)
         log_speedup, sd = math.log(ordinary / per_token), statistics.stdev(d)
         half = t_975(n - 1) * sd / math.sqrt(n)
         verdict = "pays" if log_speedup > half else "loses" if log_speedup < -half else "indistinguishable"
         more = None
         if verdict == "indistinguishable" and log_speedup:
-            more = next(
-                (k - n for k in range(n, n + 10_001) if t_975(k - 1) * sd / math.sqrt(k) < abs(log_speedup)), None
-            )
+            more = bisect(range(n, n + 10_001), True, key=lambda k: t_975(k - 1) * sd / math.sqrt(k) < abs(log_speedup))
+            more = more if more <= 10_000 else None
         return {
             "n_prompts": n,
             "n_rounds": n_rounds,
@@ -161,22 +161,8 @@ class Recomputed:
             "verification": max(0.0, t * verifying - n_rounds * step) / c,
             "acceptance": t / c - t / (proposed + n_rounds),
         }
-        best = max(saved, key=lambda name: saved[name])
-        return {"share": drafting, "limited_by": best if proposed else "nothing proposed"}
-
-    def bootstrap(self, samples: tuple[list[float], ...], seed: int, resamples: int) -> tuple[float | None, float | None]:
-        """The percentile interval of the speedup over resampled prompts; none under 48."""
-        n = len(samples[0])
-        if n < 48:
-            return None, None
-        speedups = []
-        for b in range(resamples):
-            digests = [hashlib.md5(f"{seed}|{b}|{k}".encode()).hexdigest() for k in range(0, n, 4)]
-            words = [int(digest[8 * q : 8 * q + 8], 16) % n for digest in digests for q in range(4)]
-            t_s, c_s, t_o, c_o = (sum(values[i] for i in words[:n]) for values in samples)
-            speedups.append((t_o / c_o) / (t_s / c_s))
-        cuts = statistics.quantiles(speedups, n=40, method="inclusive")
-        return cuts[0], cuts[-1]
+        best = max(saved, key=lambda name: saved[name]) if proposed else "nothing proposed"
+        return {"share": drafting, "limited_by": best if mine[0]["draft_length"] else None}
 
     def verdict(self, seed: int = 0, resamples: int = 2000) -> Iterator[Row]:
         """The rows of `verdict`."""
@@ -184,7 +170,7 @@ class Recomputed:
             if generation["drafter"] is None:
                 continue
             found = self.compare(generation["arm"], scope)
-            boot_low, boot_high = self.bootstrap(found["samples"], seed, resamples)
+            boot_low, boot_high = bootstrap(found["samples"], seed, resamples)
             outputs = [
                 g["equal"]
                 for g in self.generations
@@ -254,7 +240,8 @@ class Recomputed:
     def survival(self) -> Iterator[Row]:
         """The rows of `survival`."""
         for generation, scope in self.groups:
-            rounds = [r for g in self.whole(generation["arm"], scope, "fused") for r in self.by_generation[g["generation_id"]]]
+            whole = self.whole(generation["arm"], scope, "fused")
+            rounds = [r for g in whole for r in self.by_generation[g["generation_id"]]]
             for j in range(1, generation["draft_length"] + 1):
                 judged = [r["accepted"] for r in rounds if r["proposed"] - r["cut"] >= j]
                 accepted, reached = (len([a for a in judged if a >= k]) for k in (j, j - 1))
@@ -276,9 +263,10 @@ class Recomputed:
             rounds = [r for g in attributed for r in self.by_generation[g["generation_id"]]]
             if not rounds:
                 continue
-            keys = [{(g["class"], g["prompt_id"]) for g in self.whole(arm, scope, timing)} for timing in ("attributed", "fused")]
-            both = keys[0] & keys[1]
-            per_token = []
+            prompts, per_token = [], []
+            for timing in ("attributed", "fused"):
+                prompts.append({(g["class"], g["prompt_id"]) for g in self.whole(arm, scope, timing)})
+            both = prompts[0] & prompts[1]
             for timing in ("attributed", "fused"):
                 on_both = [g for g in self.whole(arm, scope, timing) if (g["class"], g["prompt_id"]) in both]
                 per_token.append(self.total(on_both, "t_round_ns") / self.total(on_both, "committed") / 1e9)
@@ -298,6 +286,40 @@ class Recomputed:
                     "fused_seconds_per_token": per_token[1],
                     "observer_effect": per_token[0] / per_token[1],
                 }
+
+    def completeness(self) -> Iterator[Row]:
+        """The rows of `completeness`, less what is about journals."""
+        groups = [(generation["arm"], scope) for generation, scope in self.groups]
+        for arm, scope in [*groups, ("all", "all")]:
+            mine = [g for g in self.generations if arm in (g["arm"], "all") and scope in (g["class"], "all")]
+            rounds = [self.by_generation[g["generation_id"]] for g in mine]
+            whole = [
+                g["finish_reason"] in ("stop", "length")
+                and len(own) == g["n_rounds"]
+                and sum(one["committed"] for one in own) == g["n_committed"]
+                for g, own in zip(mine, rounds, strict=True)
+            ]
+            ends = [g["finish_reason"] for g in mine]
+            compared = [g for g in mine if g["equal"] is not None]
+            yield {
+                "arm": arm,
+                "class": scope,
+                "n_generations": len(mine),
+                "n_whole": sum(whole),
+                **{f"n_{end}": ends.count(end) for end in ("cancelled", "error", "aborted", "running", "unknown")},
+                "n_incomplete": ends.count("stop") + ends.count("length") - sum(whole),
+                "n_warm_up": sum(g["warm_up"] for g in mine),
+                "n_rounds": sum(len(own) for own in rounds),
+                "n_rounds_missing": sum(g["n_rounds"] - len(own) for g, own in zip(mine, rounds, strict=True)),
+                "n_nothing_proposed": sum(
+                    bool(g["draft_length"] and own and not any(one["proposed"] for one in own))
+                    for g, own in zip(mine, rounds, strict=True)
+                ),
+                "n_compared": len(compared),
+                "n_equal": sum(g["equal"] for g in compared),
+                "n_near_ties": sum(not g["equal"] and bool(g["near_tie"]) for g in compared),
+                "n_divergent": sum(not g["equal"] and not g["near_tie"] for g in compared),
+            }
 
     def label(self, generation: Row, scope: str) -> Row:
         """The columns that say which arm and class a row is about."""

@@ -1,18 +1,22 @@
 """Rows of a run as the recorder would have left them, made by a small seeded model of speculation.
 
-Every prompt has its own chance that a proposed token is right and its own length of output; every round has noise in its
-time. So rows vary as real ones do, while what is true of them is known. The queries' tests and benchmarks fill a database
-with them.
+Every prompt has its own chance that a proposed token is right and its own length of output; every round has noise in
+its time. So rows vary as real ones do, while what is true of them is known. The queries' tests and benchmarks fill a
+database with them.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
+
+from queries import install_views
+from telemetry.schema import create_schema
 
 Row = dict[str, Any]
 STEP_NS = 50_000_000
@@ -21,7 +25,7 @@ STEP_NS = 50_000_000
 
 @dataclass(frozen=True)
 class Arm:
-    """What is simulated: chance that a proposed token is right by class, time of drafting one, growth of a wider verify.
+    """What is simulated: chance that a proposed token is right, time of drafting one, growth of a wider verify.
 
     `rates` gives a class its chance, `rate` those not named. `widening` is what each further position adds to the
     verification's forward, as a part of a step. `offers` is the chance that there is a proposal at all.
@@ -146,7 +150,7 @@ class Simulation:
             "total_ns": prefill + start,
             "peak_memory_bytes": 1,
             "cache_bytes": 1,
-            "equal": True,
+            "equal": None if row["warm_up"] else True,
         }
         return row, rounds
 
@@ -206,6 +210,15 @@ class Simulation:
         insert(con, "runs", [self.run_row()])
         insert(con, "generations", generations)
         insert(con, "rounds", rounds)
+
+
+@contextmanager
+def open_store() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Empty tables with the views, in memory; one thread, so that sums come out the same every time."""
+    with duckdb.connect(config={"threads": 1}) as con:
+        create_schema(con)
+        install_views(con)
+        yield con
 
 
 def insert(con: duckdb.DuckDBPyConnection, table: str, rows: Iterable[Row]) -> None:

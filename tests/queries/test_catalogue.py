@@ -11,6 +11,7 @@ import queries
 from queries.catalogue import parse_query
 from queries.docs import render
 from telemetry.errors import UsageError
+from telemetry.schema import create_schema
 from tests.queries.simulate import Simulation
 
 NAMES = ("break_even", "completeness", "seconds_per_token", "stages", "survival", "verdict")
@@ -29,7 +30,7 @@ def test_header_is_the_statements(con: duckdb.DuckDBPyConnection, name: str) -> 
     assert [column.name for column in query.columns] == [column for column, *_ in described]
     assert query.name == name
     assert query.question.endswith("?")
-    assert [variable.name for variable in query.variables][0] == "run_id"
+    assert query.variables[0].name == "run_id"
     assert all(variable.meaning and variable.default for variable in query.variables)
     assert {type_ for _, type_, *_ in described} <= {"VARCHAR", "BIGINT", "DOUBLE"}
     timed = {column.name for column in query.columns if column.name.endswith(DURATIONS)}
@@ -64,7 +65,7 @@ def test_latest_run_is_the_default_and_variables_do_not_stay(con: duckdb.DuckDBP
 
 
 def test_unknown_names_are_refused_by_name(con: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(UsageError, match="no query 'verdicts'; known are: break_even, completeness, .*, verdict"):
+    with pytest.raises(UsageError, match=r"no query 'verdicts'; known are: break_even, completeness, .*, verdict"):
         queries.find("verdicts")
     with pytest.raises(UsageError, match="'survival' has no variable seed; it has: run_id"):
         queries.run(con, "survival", seed=1)
@@ -82,18 +83,16 @@ def test_documentation_is_the_headers() -> None:
 
 
 def test_views_are_kept_where_the_database_can_be_written_and_temporary_elsewhere(tmp_path: Path) -> None:
-    from telemetry.schema import create_schema
-
     path = tmp_path / "store.duckdb"
     with duckdb.connect(path) as con:
         create_schema(con)
         Simulation().fill(con)
-    with duckdb.connect(path, read_only=True) as con:
+    with duckdb.connect(path, read_only=True, config={"threads": 1}) as con:
         queries.install_views(con)
         temporary = queries.run(con, "verdict")
     with duckdb.connect(path) as con:
         queries.install_views(con)
-    with duckdb.connect(path, read_only=True) as con:
+    with duckdb.connect(path, read_only=True, config={"threads": 1}) as con:
         assert queries.run(con, "verdict") == temporary
         queries.install_views(con)
         assert queries.run(con, "verdict") == temporary

@@ -206,14 +206,14 @@ os.memfd_create = memfd_create
     assert without_time(events) == [warning(reason, RENAME)]
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "²"])
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", "²", "1025", "9" * 30])
 def test_a_thread_count_that_makes_no_sense_is_refused(value: str) -> None:
     child = run_python(
         "from runtime.backend import prepare\nfrom telemetry.errors import UsageError\n"
         "try: prepare()\nexcept UsageError as error: print(error)",
         env={"ROUNDSCOPE_BLAS_THREADS": value},
     )
-    assert child.stdout == f"ROUNDSCOPE_BLAS_THREADS must be a whole number from 1 up, not {value!r}\n"
+    assert child.stdout == f"ROUNDSCOPE_BLAS_THREADS must be a whole number from 1 to 1024, not {value!r}\n"
 
 
 def test_variables_of_the_library_itself_hold() -> None:

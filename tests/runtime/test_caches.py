@@ -46,6 +46,18 @@ def test_a_layer_that_says_otherwise_than_it_does_is_named() -> None:
         trim_layers([layer], 2)
 
 
+def test_a_layer_that_does_otherwise_than_it_says_is_named() -> None:
+    class Silent(ScriptedLayer):
+        def trim(self, n: int) -> int:
+            super().trim(n)
+            return 0
+
+    layer = Silent("plain")
+    layer.tokens = [1, 2, 3]
+    with pytest.raises(CacheError, match=r"layer 0 \(Silent\) removed 0 of 2 positions and went from 3 to 1"):
+        trim_layers([layer], 2)
+
+
 def test_a_failed_trim_damages_the_cache() -> None:
     cache = _kept([1, 2, 3, 4], "sluggish")
     with pytest.raises(CacheError, match="removed 1 of 2"):

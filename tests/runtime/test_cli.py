@@ -64,12 +64,11 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_list_of_commands_is_complete() -> None:
-    """Each module of runtime.cli with a `command` is listed, under its own name."""
-    stems = sorted(path.stem for path in (ROOT / "runtime" / "cli").glob("*.py"))
-    modules = {stem: import_module(f"runtime.cli.{stem}") for stem in stems if stem != "__init__"}
-    commands = {stem: module.command for stem, module in modules.items() if hasattr(module, "command")}
-    assert sorted(commands) == sorted(COMMANDS)
-    assert {name: command.name for name, command in commands.items()} == {name: name for name in commands}
+    """Each module of runtime.cli that has a `command` is listed."""
+    stems = {path.stem for path in (ROOT / "runtime" / "cli").glob("*.py")} - {"__init__"}
+    assert sorted(stem for stem in stems if hasattr(import_module(f"runtime.cli.{stem}"), "command")) == sorted(
+        COMMANDS
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)

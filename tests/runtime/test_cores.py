@@ -71,7 +71,8 @@ def test_hyper_threads_of_one_core_count_once(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("granted", "expected"), [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), ("?", 4)]
+    ("granted", "expected"),
+    [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), ("?", 4)],
 )
 def test_a_containers_quota_is_a_limit(machine: Machine, granted: str, expected: int) -> None:
     machine.grant(granted)
@@ -87,5 +88,4 @@ def test_a_quota_is_not_lowered_by_others_on_other_cores(machine: Machine) -> No
 def test_without_proc_and_sys_every_allowed_processor_counts(machine: Machine) -> None:
     for path in machine.folder.iterdir():
         path.unlink()
-    machine.sleep = lambda seconds: None  # type: ignore[method-assign]
     assert cores.free_cores() == 4

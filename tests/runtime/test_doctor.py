@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
+import mlx.core
 import pytest
 
 from runtime.cores import usable_processors
@@ -56,6 +59,11 @@ def test_json_is_one_document_with_every_fact() -> None:
     environment = document["environment"]
     assert environment["precision"] == {"MLX_ENABLE_TF32": "0"}
     assert environment["cores"] == usable_processors()
+    assert environment["python_version"] == sys.version.split()[0]
+    assert environment["mlx_version"] == mlx.core.__version__
+    assert environment["machine"] == os.uname().machine
+    assert environment["host"] == os.uname().nodename
+    assert environment["device"].startswith(mlx.core.default_device().type.name)
     assert environment["blas"] in ("stock", "accelerate")
     assert list(document["matmul_us"]) == ["1", "8", "64"]
     assert min(document["matmul_us"].values()) > 0

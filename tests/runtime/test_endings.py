@@ -14,7 +14,7 @@ from runtime.generation import Generation
 from runtime.testing import ScriptedDrafter, ScriptedFailure, ScriptedTarget
 from telemetry.recorder import Recorder
 from telemetry.records import GenerationEnd, GenerationRecord, RoundRecord
-from tests.runtime.scripted import KeepingDrafter, counting, expect, guessing, hashed, rows
+from tests.runtime.scripted import KeepingDrafter, counting, expect, guessing, hashed, rows, spell
 
 PROMPT = [1, 2, 3]
 SCRIPT = hashed(11, 19, 2)
@@ -34,7 +34,9 @@ def _decode(recorder: Recorder, pipelined: bool = True, **options: Any) -> Gener
 
 
 MAKERS = pytest.mark.parametrize(
-    "make", [_speculate, _decode, lambda recorder: _decode(recorder, pipelined=False)], ids=["speculate", "ordinary", "unpipelined"]
+    "make",
+    [_speculate, _decode, lambda recorder: _decode(recorder, pipelined=False)],
+    ids=["speculate", "ordinary", "unpipelined"],
 )
 
 
@@ -81,10 +83,14 @@ def test_a_consumer_that_breaks_and_closes(make: Callable[[Recorder], Generation
 def test_a_consumer_that_raises(make: Callable[[Recorder], Generation]) -> None:
     recorder = Recorder()
     generation = make(recorder)
-    with pytest.raises(ZeroDivisionError), generation:
-        for entry in generation:
-            entry.index / (3 - entry.committed - entry.index)
-            1 / (entry.index - 2)
+
+    def consume() -> None:
+        with generation:
+            for entry in generation:
+                1 / (entry.index - 2)
+
+    with pytest.raises(ZeroDivisionError):
+        consume()
     check_end(generation, recorder, "cancelled")
 
 
@@ -144,25 +150,36 @@ def test_a_forward_that_fails_between_two_layers(
     check_end(generation, recorder, "cancelled" if isinstance(error, KeyboardInterrupt) else "error", n_failed=1)
 
 
-@MAKERS
-def test_a_prefill_that_fails(make: Callable[[Recorder], Generation], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No round was opened: the error is recorded with the generation, which holds nothing."""
+@pytest.mark.parametrize("fail_at", [0, 1])
+@pytest.mark.parametrize("way", ["speculate", "ordinary", "unpipelined"])
+def test_a_prefill_that_fails(way: str, fail_at: int) -> None:
+    """No round was opened; the chunks that were filled before stay, and serve the next attempt."""
     recorder = Recorder()
-    generation = make(recorder)
-    target = generation.cache.target
-    target._fail_at = 0
-    with pytest.raises(ScriptedFailure, match="forward 0"):
+    prompt = [number % 19 for number in range(2500)]
+    target = ScriptedTarget(SCRIPT, vocab_size=19, fail_at=fail_at)
+    options: dict[str, Any] = {"max_tokens": 9, "recorder": recorder}
+    if way == "speculate":
+        generation = speculate(target, KeepingDrafter(GUESS), prompt, draft_length=3, **options)
+    else:
+        generation = decode(target, prompt, pipelined=way == "ordinary", **options)
+    with pytest.raises(ScriptedFailure, match=f"forward {fail_at} failed"):
         next(generation)
     [end] = rows(recorder.records, GenerationEnd)
-    assert (end.finish_reason, end.error_type, end.n_rounds, end.decode_ns, end.ttft_ns) == (
-        "error",
-        "ScriptedFailure",
-        0,
-        0,
-        None,
-    )
+    assert (end.finish_reason, end.error_type) == ("error", "ScriptedFailure")
+    assert (end.n_rounds, end.decode_ns, end.ttft_ns) == (0, 0, None)
     generation.cache.check_integrity()
-    assert (generation.cache.tokens, generation.cache.in_use) == ([], False)
+    assert (generation.cache.tokens, generation.cache.in_use) == (prompt[: 2048 * fail_at], False)
+    again = decode(target, prompt, max_tokens=9, cache=generation.cache).drain()
+    assert again.tokens == expect(SCRIPT, prompt, max_tokens=9).tokens
+
+
+def test_ctrl_c_during_prefill_is_a_cancellation() -> None:
+    recorder = Recorder()
+    generation = _speculate(recorder, KeepingDrafter(GUESS, fails={"reset": 0}, error=KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        next(generation)
+    [end] = rows(recorder.records, GenerationEnd)
+    assert (generation.finish_reason, end.finish_reason, end.n_rounds) == ("cancelled", "cancelled", 0)
 
 
 @pytest.mark.parametrize("at", [0, 1, 3])
@@ -181,7 +198,23 @@ def test_a_drafter_that_fails(method: str, at: int) -> None:
     assert drafter.held in (held, held[:-1])
     last = rows(recorder.records, RoundRecord)[-1]
     assert (last.cache_length, last.drafter_length) == (len(held), len(drafter.held))
+    assert (last.committed, last.accepted, last.cut, last.stop_kind) == (0, 0, last.proposed, None)
     check_end(generation, recorder, "error", n_failed=1)
+
+
+@pytest.mark.parametrize("eos", range(19))
+def test_a_stop_in_a_round_that_fails_never_was(eos: int) -> None:
+    """The drafter fails when it is told of the round that found EOS: neither output nor records mention a stop."""
+    until = expect(SCRIPT, PROMPT, max_tokens=30, eos=[eos])
+    n_rounds = len(list(_speculate(Recorder(), eos=[eos])))
+    recorder = Recorder()
+    generation = _speculate(recorder, KeepingDrafter(GUESS, fails={"commit": n_rounds - 1}), eos=[eos])
+    with pytest.raises(ScriptedFailure):
+        generation.drain()
+    [end] = rows(recorder.records, GenerationEnd)
+    assert (end.stop_kind, rows(recorder.records, RoundRecord)[-1].stop_kind) == (None, None)
+    assert generation.tokens == until.tokens[: len(generation.tokens)] != until.tokens
+    assert generation.text == spell(generation.tokens)
 
 
 def test_a_drafter_that_fails_while_it_is_reset() -> None:
@@ -247,8 +280,7 @@ def test_a_trim_that_fails_when_ordinary_decoding_ends() -> None:
     generation = decode(target, [1], max_tokens=30, recorder=recorder)
     delivered: list[int] = []
     with pytest.raises(CacheError):
-        for entry in generation:
-            delivered.extend(entry.tokens)
+        delivered.extend(token for entry in generation for token in entry.tokens)
     assert delivered == [2, 3, 4]
     assert next(generation, None) is None
     [end] = rows(recorder.records, GenerationEnd)
@@ -257,23 +289,25 @@ def test_a_trim_that_fails_when_ordinary_decoding_ends() -> None:
     assert isinstance(generation.error, CacheError)
 
 
-def test_a_sink_that_raises_ends_the_generation_and_nothing_else() -> None:
+@pytest.mark.parametrize("n", range(6))
+@MAKERS
+def test_a_sink_that_raises_ends_the_generation(make: Callable[[Recorder], Generation], n: int) -> None:
     class Full:
-        n_left = 3
+        n_left = n
 
         def write(self, record: object) -> None:
             self.n_left -= 1
             if self.n_left < 0:
                 raise OSError("no space left")
 
-    generation = _speculate(Recorder(Full()))
+    generation = make(Recorder(Full()))
     with pytest.raises(OSError, match="no space left"):
         generation.drain()
     assert generation.finish_reason == "error"
     assert isinstance(generation.error, OSError)
     assert not generation.cache.in_use
     generation.cache.check_integrity()
-    assert generation.cache.tokens == [*PROMPT, *generation.tokens][:-1]
+    assert generation.cache.tokens == ([*PROMPT, *generation.tokens][:-1] if n else [])
 
 
 def test_records_of_an_ended_generation_begin_and_end_once() -> None:
@@ -281,6 +315,6 @@ def test_records_of_an_ended_generation_begin_and_end_once() -> None:
     with _speculate(recorder) as generation:
         generation.drain()
         generation.close()
-    assert [type(record) for record in recorder.records][0] is GenerationRecord
-    assert len(rows(recorder.records, GenerationRecord)) == 1
-    assert len(rows(recorder.records, GenerationEnd)) == 1
+    first, *_, last = kinds = [type(record) for record in recorder.records]
+    assert (first, last) == (GenerationRecord, GenerationEnd)
+    assert (kinds.count(GenerationRecord), kinds.count(GenerationEnd)) == (1, 1)

@@ -8,7 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.drafters.assistant import Assistant
+from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.generate import decode, speculate
+from runtime.protocols import Drafter
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.recorder import Recorder
 from telemetry.records import GenerationEnd, RoundRecord, Timing
@@ -37,12 +40,18 @@ class Case:
         """A fresh target."""
         return ScriptedTarget(hashed(self.seed, self.vocab_size, self.order), vocab_size=self.vocab_size, eos=self.eos)
 
-    def drafter(self) -> ScriptedDrafter | KeepingDrafter:
+    def drafter(self) -> Drafter:
         """A fresh drafter."""
         script = hashed(self.seed, self.vocab_size, self.order)
         propose = guessing(script, self.vocab_size, percent=self.percent, seed=self.seed, shape=self.shape)
         if self.kind == "keeping":
             return KeepingDrafter(propose)
+        if self.kind == "prompt-lookup":
+            return PromptLookup(max_n=3, min_n=1)
+        if self.kind == "assistant":
+            return Assistant(
+                ScriptedTarget(lambda history: (propose(history, 1) or [0])[0], vocab_size=self.vocab_size)
+            )
         return ScriptedDrafter(propose, lazy=self.kind == "lazy")
 
     def request(self) -> dict[str, Any]:
@@ -68,7 +77,7 @@ def cases(draw: st.DrawFn) -> Case:
         draft_length=draw(st.integers(0, 8)),
         percent=draw(st.sampled_from([0, 50, 80, 95, 100])),
         shape=draw(st.sampled_from(["full", "full", "short", "empty", "periodic"])),
-        kind=draw(st.sampled_from(["plain", "lazy", "keeping"])),
+        kind=draw(st.sampled_from(["plain", "lazy", "keeping", "prompt-lookup", "assistant"])),
         timing=draw(st.sampled_from(["fused", "attributed"])),
     )
 
@@ -90,18 +99,22 @@ def test_ordinary_decoding_is_the_script(case: Case, pipelined: bool) -> None:
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(case=cases())
 def test_speculation_equals_ordinary_decoding(case: Case) -> None:
+    drafter = case.drafter()
     generation = speculate(
         case.target(),
-        case.drafter(),
+        drafter,
         case.prompt,
         draft_length=case.draft_length,
         timing=case.timing,
         **case.request(),
     )
-    rounds = drain_checked(
-        generation, case.prompt, draft_length=case.draft_length, max_tokens=case.max_tokens
-    )
+    rounds = drain_checked(generation, case.prompt, draft_length=case.draft_length, max_tokens=case.max_tokens)
     assert describe(generation, rounds) == _expected(case)
+    history = [*case.prompt, *generation.tokens]
+    if isinstance(drafter, Assistant):
+        assert [layer.tokens for layer in drafter._cache] == [history[: drafter.length]] * 2
+        assert drafter.length == rounds[-1].drafter_length
+        return
     lags = [case.kind == "keeping" and entry.outcome in ("bonus", "step") for entry in rounds]
     assert [entry.drafter_length for entry in rounds] == [
         entry.cache_length - lag for entry, lag in zip(rounds, lags, strict=True)

@@ -167,9 +167,7 @@ def test_caches_that_are_not_to_be_had() -> None:
         decode(target, [1, 2], max_tokens=5, cache=open_generation.cache)
     next(open_generation)
     with pytest.raises(ValueError, match="in use by a generation that is not finished"):
-        speculate(
-            target, ScriptedDrafter(counting), [1], draft_length=1, max_tokens=5, cache=open_generation.cache
-        )
+        speculate(target, ScriptedDrafter(counting), [1], draft_length=1, max_tokens=5, cache=open_generation.cache)
     open_generation.drain()
     with pytest.raises(ValueError, match="belongs to another target"):
         decode(other, [1, 2], max_tokens=5, cache=open_generation.cache)

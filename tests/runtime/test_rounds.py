@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.generate import decode, speculate
 from runtime.generation import Generation
 from runtime.rounds import Round
@@ -14,12 +15,24 @@ from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
 from telemetry.records import RoundRecord, Timing
-from tests.runtime.scripted import always, counting, drain_checked, expect, guessing, hashed, recite, rows
+from tests.runtime.scripted import (
+    KeepingDrafter,
+    always,
+    counting,
+    drain_checked,
+    expect,
+    guessing,
+    hashed,
+    recite,
+    rows,
+)
 
 A, B, C, D, X = range(5)
 
 
-def _one_round(target: ScriptedTarget, drafter: ScriptedDrafter, prompt: Sequence[int], m: int) -> tuple[Generation, Round]:
+def _one_round(
+    target: ScriptedTarget, drafter: ScriptedDrafter, prompt: Sequence[int], m: int
+) -> tuple[Generation, Round]:
     generation = speculate(target, drafter, prompt, draft_length=m, max_tokens=20)
     return generation, next(generation)
 
@@ -190,15 +203,42 @@ def test_recording_adds_no_synchronisation(tmp_path: Path, timing: Timing) -> No
     assert counts == [counts[0]] * 4
 
 
+def test_a_drafter_used_again_is_as_good_as_new() -> None:
+    """llama.cpp PR#10455: it starts over with every generation, so repeats give the same rounds."""
+    script = hashed(4, 13, 1)
+    for drafter in (KeepingDrafter(guessing(script, 13, percent=60)), PromptLookup(max_n=2, min_n=1)):
+        runs = [
+            [
+                (entry.tokens, entry.proposed, entry.accepted, entry.drafter_length)
+                for entry in speculate(
+                    ScriptedTarget(script, vocab_size=13), drafter, prompt, draft_length=3, max_tokens=20
+                )
+            ]
+            for prompt in ([1, 2, 3], [9, 9], [1, 2, 3])
+        ]
+        assert runs[0] == runs[2]
+
+
+@pytest.mark.parametrize("n_layers", [1, 5])
+def test_caches_are_counted_by_their_list(n_layers: int) -> None:
+    """mlx-lm: a target that shares K/V between layers has fewer caches than layers, and nothing assumes otherwise."""
+    script = hashed(4, 13, 3)
+    target = ScriptedTarget(script, vocab_size=13)
+    target.n_layers = n_layers
+    drafter = ScriptedDrafter(guessing(script, 13, percent=60))
+    generation = speculate(target, drafter, [1, 2], draft_length=3, max_tokens=20)
+    drain_checked(generation, [1, 2], draft_length=3, max_tokens=20)
+    assert len(generation.cache.layers) == n_layers
+    assert generation.tokens == expect(script, [1, 2], max_tokens=20).tokens
+
+
 def test_interleaved_generations_do_not_mix() -> None:
     """Two generations of one target, a round each in turn, are what they are alone."""
     script = hashed(4, 13, 3)
     target = ScriptedTarget(script, vocab_size=13)
     prompts = ([1, 2, 3], [7])
     generations = [
-        speculate(
-            target, ScriptedDrafter(guessing(script, 13, percent=60)), prompt, draft_length=3, max_tokens=20
-        )
+        speculate(target, ScriptedDrafter(guessing(script, 13, percent=60)), prompt, draft_length=3, max_tokens=20)
         for prompt in prompts
     ]
     while any(generation.finish_reason is None for generation in generations):

@@ -49,14 +49,12 @@ class Silent(ScriptedTarget):
 )
 @pytest.mark.parametrize("how", ["eos", "id", "string"])
 def test_a_stop_inside_an_accepted_block(last: int, expected: tuple[object, ...], how: str, lazy: bool) -> None:
-    """transformers#47912, #31301, sglang#39826: the output ends there; what follows is neither committed nor counted."""
+    """transformers#47912, #31301, sglang#39826: output ends there; what follows is neither committed nor counted."""
     target = ScriptedTarget(counting(VOCABULARY), vocab_size=VOCABULARY, eos=[last] if how == "eos" else [])
     drafter = ScriptedDrafter(guessing(counting(VOCABULARY), VOCABULARY, percent=100), lazy=lazy)
     stop: list[int | str] = {"eos": [], "id": [last], "string": ["abcde"[last]]}[how]
     recorder = Recorder()
-    generation = speculate(
-        target, drafter, [0], draft_length=3, max_tokens=20, stop=stop, recorder=recorder
-    )
+    generation = speculate(target, drafter, [0], draft_length=3, max_tokens=20, stop=stop, recorder=recorder)
     [entry] = drain_checked(generation, [0], draft_length=3, max_tokens=20)
     assert (entry.proposed, entry.accepted, entry.cut, entry.committed, entry.outcome) == expected
     assert generation.tokens == list(range(1, last + 1))

@@ -82,6 +82,9 @@ def test_closing_from_another_thread_during_a_forward(make: str, monkeypatch: py
     monkeypatch.setattr(target, "forward", close_and_forward)
     rounds = list(generation)
     assert generation.finish_reason == "cancelled"
+    if make == "speculate":
+        last = rounds[-1]
+        assert (last.outcome, last.width, last.proposed, last.cut, last.committed) == ("cancelled", 4, 3, 3, 0)
     assert generation.tokens == [token for entry in rounds for token in entry.tokens]
     assert generation.tokens == list(range(2, 2 + len(generation.tokens)))
     assert len(rows(recorder.records, RoundRecord)) == len(rounds)
@@ -89,6 +92,19 @@ def test_closing_from_another_thread_during_a_forward(make: str, monkeypatch: py
     assert not generation.cache.in_use
     assert generation.cache.tokens == [0, 1, *generation.tokens][:-1]
     assert [layer.tokens for layer in generation.cache.layers] == [generation.cache.tokens] * 2
+
+
+def test_closing_before_the_first_token() -> None:
+    """There is then no time to a first token."""
+    recorder = Recorder()
+    generations: list[Generation] = []
+    drafter = ScriptedDrafter(_closing(generations, 0, guessing(SCRIPT, 50, percent=100)))
+    target = ScriptedTarget(SCRIPT, vocab_size=50)
+    generations.append(speculate(target, drafter, [0, 1], draft_length=3, max_tokens=40, recorder=recorder))
+    assert [(entry.outcome, entry.tokens) for entry in generations[0]] == [("cancelled", ())]
+    [end] = rows(recorder.records, GenerationEnd)
+    assert (end.ttft_ns, end.n_rounds, end.n_committed) == (None, 1, 0)
+    assert generations[0].cache.tokens == [0]
 
 
 @pytest.mark.parametrize("make", ["speculate", "ordinary"])

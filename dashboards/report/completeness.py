@@ -1,0 +1,51 @@
+"""Whether the record is whole, in words: what a reader has to know before trusting the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dashboards.report.rows import POOLED, Row
+
+_MISSING = {
+    "n_cancelled": "{} cancelled",
+    "n_error": "{} ended by an error",
+    "n_aborted": "{} aborted: the process died",
+    "n_unknown": "{} not ended as far as is known: written on another machine",
+    "n_incomplete": "{} with rounds missing",
+}
+_LOST = {
+    "n_torn_lines": "{} torn journal lines",
+    "n_rejected_lines": "{} rejected journal lines (select * from rejected)",
+    "n_waiting_lines": "{} ends or comparisons of something that is not in the store",
+    "n_lost_records": "{} records that could not be written",
+    "n_unassigned_lines": "{} unreadable lines in journals that may be another run's",
+}
+
+
+def say_completeness(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
+    """Lines about the rows of `completeness`, each with whether it is a warning."""
+    run = next(row for row in rows if row["arm"] == POOLED)
+    warm_up = f" ({run['n_warm_up']:,} for warm-up)" if run["n_warm_up"] else ""
+    yield f"Recorded: {run['n_generations']:,} generations{warm_up} with {run['n_rounds']:,} rounds.", False
+    if run["n_running"]:
+        yield f"Still running: {run['n_running']:,} generations; the figures are those of what has ended.", False
+    if missing := _list(run, _MISSING):
+        yield f"Left out of the figures: generations {missing}.", True
+    if lost := _list(run, _LOST):
+        yield f"Not in the record: {lost}.", True
+    yield from _say_equality(run)
+
+
+def _say_equality(run: Row) -> Iterator[tuple[str, bool]]:
+    if not run["n_compared"]:
+        return
+    said = f"Outputs: {run['n_equal']:,} of {run['n_compared']:,} are ordinary decoding's, token for token"
+    if run["n_near_ties"]:
+        said += f"; {run['n_near_ties']:,} differ from a near tie on, which rounding explains"
+    yield f"{said}.", False
+    if run["n_divergent"]:
+        yield f"Outputs: {run['n_divergent']:,} differ from ordinary decoding's, and at no near tie: a fault.", True
+
+
+def _list(run: Row, phrases: dict[str, str]) -> str:
+    return ", ".join(phrase.format(f"{run[name]:,}") for name, phrase in phrases.items() if run[name])

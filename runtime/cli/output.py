@@ -1,0 +1,127 @@
+"""Rows on stdout, for people (--table) and for programs (--json, --csv)."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Literal, TextIO, TypeAlias, TypeVar
+
+import click
+
+Form: TypeAlias = Literal["table", "json", "csv"]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_HELP: dict[Form, str] = {
+    "table": "A table for reading (the default).",
+    "json": "A JSON list with an object a row.",
+    "csv": "Comma-separated values under a line of names.",
+}
+_NULL_SIGN = "-"
+_PIPE_WIDTH = 100_000
+
+
+def output_options(command: Command) -> Command:
+    """Give a command the options --table, --json and --csv, as its parameter `form`."""
+    options = [
+        click.option(f"--{form}", "form", flag_value=form, default="table", help=text)
+        for form, text in reversed(_HELP.items())
+    ]
+    return reduce(lambda decorated, option: option(decorated), options, command)
+
+
+def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Form, stream: TextIO | None = None) -> None:
+    """Write rows of plain Python values, as DuckDB gives them, to `stream` (default: stdout).
+
+    Moments are ISO 8601 text. In JSON NULL is null, and so is a double that is no number, and columns of the same name
+    are told apart as `name`, `name_2`, ... In CSV NULL is empty and lists are JSON. In a table NULL is `-` and doubles
+    are cut to six digits, which is more than a measurement is good for.
+    """
+    write = {"table": _write_table, "json": _write_json, "csv": _write_csv}[form]
+    write(columns, rows, sys.stdout if stream is None else stream)
+
+
+def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    kept = [tuple(row) for row in rows]
+    table = Table(box=box.SIMPLE_HEAD)
+    for name, values in zip(columns, zip(*kept, strict=True) if kept else [()] * len(columns), strict=True):
+        table.add_column(Text(name), justify="right" if _are_numbers(values) else "left", overflow="fold")
+    for row in kept:
+        table.add_row(*(Text(_show(value)) for value in row))
+    # What is no terminal has no width: nothing is folded there, so that a line stays a row.
+    console = Console(file=out, width=None if out.isatty() else _PIPE_WIDTH)
+    console.print(table)
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    found = [value for value in values if value is not None]
+    return bool(found) and all(isinstance(v, (int, float, Decimal)) and not isinstance(v, bool) for v in found)
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return _NULL_SIGN
+    return f"{value:.6g}" if isinstance(value, float) else _write_cell(value)
+
+
+def _write_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    names = _tell_apart(columns)
+    separator = "[\n"
+    for row in rows:
+        out.write(separator + _encode({name: _simplify(value) for name, value in zip(names, row, strict=True)}))
+        separator = ",\n"
+    out.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _tell_apart(columns: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    for column in columns:
+        name, n = column, 1
+        while name in names:
+            n += 1
+            name = f"{column}_{n}"
+        names.append(name)
+    return names
+
+
+def _write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(["" if value is None else _write_cell(value) for value in row] for row in rows)
+
+
+def _write_cell(value: Any) -> str:
+    """A value as text: lists and structs as JSON, all else as one would write it alone."""
+    if isinstance(value, (float, Decimal)):
+        return str(value)
+    plain = _simplify(value)
+    return plain if isinstance(plain, str) else _encode(plain)
+
+
+def _simplify(value: Any) -> Any:
+    """A value of the kinds that JSON knows."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (float, Decimal)):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, (list, tuple)):
+        return [_simplify(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _simplify(item) for key, item in value.items()}
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,72 @@
+"""`roundscope sql`: any question to the recorded tables, in SQL."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runtime.cli.output import Form, output_options, write_rows
+from runtime.cli.run import DEFAULT_STORE
+from telemetry.errors import RoundscopeError, UsageError
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+@click.command(
+    "sql",
+    epilog="""\b
+Examples:
+  roundscope sql "from runs select run_id, model, outcome"
+  roundscope sql "summarize rounds"
+  roundscope sql "from generations select arm, count(*), max(peak_memory_bytes) group by arm" --csv
+  roundscope sql - < question.sql
+""",
+)
+@click.argument("statement")
+@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@output_options
+def command(statement: str, store: Path, form: Form) -> None:
+    """Ask the tables of the store anything, in DuckDB's SQL; `-` reads the question from standard input.
+
+    The tables are runs, generations, rounds, journals, rejected and waiting, and the views of the queries; `describe`
+    and docs/records.md say what their columns mean. Nothing can be written, and neither files nor the network can be
+    reached. Several statements may be given, such as `set variable run_id = '...'` before a query that reads it; the
+    rows are those of the last.
+    """
+    from queries import install_views
+    from telemetry.store import connect, restrict
+
+    text = sys.stdin.read() if statement == "-" else statement
+    with connect(store, prepare=install_views) as connected:
+        for note in connected.notes:
+            click.echo(f"note: {note}", err=True)
+        restrict(connected.con)
+        columns, rows = ask(connected.con, text)
+    write_rows(columns, rows, form)
+
+
+def ask(con: duckdb.DuckDBPyConnection, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """The names and rows that the last statement of `text` gives; UsageError for what is no question.
+
+    Questions are SELECT in all its forms, EXPLAIN and SET VARIABLE. Raises RoundscopeError with DuckDB's own words.
+    """
+    import duckdb
+
+    types = duckdb.StatementType
+    questions = {types.SELECT, types.MULTI, types.EXPLAIN, types.SET}  # MULTI: a PIVOT
+    try:
+        statements = con.extract_statements(text)
+        if not statements:
+            raise UsageError("there is no SQL statement to run")
+        for statement in statements:
+            if statement.type not in questions:
+                raise UsageError(f"{statement.type.name} is no question, and the store can only be read")
+            con.execute(statement)
+        return [name for name, *_ in con.description or ()], con.fetchall()
+    except duckdb.Error as error:
+        words = (line for line in str(error).splitlines() if line.strip(" ^"))
+        raise RoundscopeError(f"DuckDB says: {' '.join(words)}") from error

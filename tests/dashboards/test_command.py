@@ -1,0 +1,99 @@
+"""`roundscope report` on stores as runs leave them: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import queries
+from runtime.cli.main import main
+from runtime.cli.report import command
+from telemetry.journal import Journal
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord, RunEnd, RunRecord
+from tests.queries.simulate import Simulation
+
+
+def record(store: Path, simulation: Simulation) -> None:
+    """Leaves the journal of a simulated run in a store."""
+    with Journal(store) as journal:
+        run = simulation.run_row()
+        journal.write(msgspec.convert(run, RunRecord))
+        for generation, rounds in simulation.generations():
+            journal.write(msgspec.convert(generation, GenerationRecord))
+            for one in rounds:
+                journal.write(msgspec.convert(one, RoundRecord))
+            journal.write(msgspec.convert(generation, GenerationEnd))
+            if generation["equal"] is not None:
+                pair = {"generation_id": generation["generation_id"], "pair_id": "0" * 32, "equal": True}
+                journal.write(msgspec.convert(pair, ComparisonRecord))
+        journal.write(msgspec.convert(run, RunEnd))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with two runs."""
+    record(tmp_path, Simulation(run_id="run-1", seed=1))
+    record(tmp_path, Simulation(run_id="run-2", seed=2))
+    return tmp_path
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `roundscope report`."""
+    with pytest.raises(SystemExit) as ended:
+        main(["report", *arguments])
+    captured = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, captured.out, captured.err
+
+
+def test_page_is_about_the_latest_run(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "--store", str(store))
+    assert (code, err) == (0, "")
+    assert out.startswith("run       run-2, 2023-11-14 22:13 UTC, complete")
+    assert f"roundscope report stages --run run-2 --store {store}\n" in out
+    assert call(capsys, "--store", str(store), "--run", "run-1")[1].startswith("run       run-1,")
+
+
+def test_rows_are_data_on_stdout(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    columns = [column.name for column in queries.find("verdict").columns]
+    code, out, err = call(capsys, "--json", "--store", str(store))
+    rows = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [list(row) for row in rows] == [columns] * 4
+    assert [(row["run_id"], row["class"]) for row in rows] == [("run-2", c) for c in ("copy", "list", "write", "all")]
+    code, out, _ = call(capsys, "verdict", "--csv", "--run", "run-1", "--store", str(store))
+    table = list(csv.DictReader(io.StringIO(out)))
+    assert code == 0
+    assert [row["run_id"] for row in table] == ["run-1"] * 4
+    for name in queries.names():
+        code, out, _ = call(capsys, name, "--json", "--store", str(store))
+        assert (code, list(json.loads(out)[0])) == (0, [column.name for column in queries.find(name).columns])
+    code, out, _ = call(capsys, "survival", "--store", str(store))
+    assert (code, out.split()[:3]) == (0, ["run_id", "arm", "drafter"])
+
+
+def test_wrong_names_are_usage_errors(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "verdicts", "--store", str(store))
+    assert (code, out, err) == (
+        2,
+        "",
+        f"error: there is no query 'verdicts'; known are: {', '.join(queries.names())}\n",
+    )
+    code, out, err = call(capsys, "--run", "run-3", "--store", str(store))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: there is no run 'run-3'; the latest are: run-2 ")
+
+
+def test_a_store_without_a_run_fails_with_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "--store", str(tmp_path))
+    assert (code, out) == (1, "")
+    assert "record one: roundscope run --quick" in err
+
+
+def test_help_names_every_query() -> None:
+    assert ", ".join(queries.names()) in " ".join((command.help or "").split())

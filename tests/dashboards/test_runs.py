@@ -1,0 +1,46 @@
+"""Which run is meant."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from dashboards.report import list_runs, resolve_run
+from telemetry.errors import RoundscopeError, UsageError
+from tests.queries.given import Given, step
+
+
+def test_the_latest_is_meant_unless_one_is_named(con: duckdb.DuckDBPyConnection) -> None:
+    for run_id in ("20240101T000000-aa", "20240102T000000-bb", "20240102T000000-bc"):
+        Given(con, run_id)
+    assert resolve_run(con, None) == "20240102T000000-bc"
+    assert resolve_run(con, "20240101T000000-aa") == "20240101T000000-aa"
+    assert resolve_run(con, "20240101") == "20240101T000000-aa"
+    assert [run.run_id for run in list_runs(con)] == ["20240102T000000-bc", "20240102T000000-bb", "20240101T000000-aa"]
+
+
+def test_what_is_unknown_or_unclear_is_refused_with_the_latest_runs(con: duckdb.DuckDBPyConnection) -> None:
+    for i in range(7):
+        Given(con, f"run-{i}")
+    listed = "; ".join(f"run-{i}  2023-11-14 22:13 UTC  scripted, simulated, 18 prompts" for i in (6, 5, 4, 3, 2))
+    with pytest.raises(UsageError) as unknown:
+        resolve_run(con, "walk")
+    assert str(unknown.value) == f"there is no run 'walk'; the latest are: {listed}"
+    with pytest.raises(UsageError) as unclear:
+        resolve_run(con, "run")
+    assert str(unclear.value) == f"7 runs begin with 'run'; the latest are: {listed}"
+
+
+def test_an_empty_store_has_no_run(con: duckdb.DuckDBPyConnection) -> None:
+    with pytest.raises(
+        RoundscopeError, match="no run is recorded in this store yet; record one: roundscope run --quick"
+    ):
+        resolve_run(con, None)
+
+
+def test_a_run_whose_own_line_is_lost_can_be_named(con: duckdb.DuckDBPyConnection) -> None:
+    with Given(con, "run-1") as given:
+        given.add(None, "p0", [step(10)])
+    con.execute("delete from runs")
+    assert resolve_run(con, "run-1") == "run-1"
+    assert list_runs(con) == []

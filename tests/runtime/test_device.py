@@ -1,0 +1,80 @@
+"""The one door between device and host: reads and barriers are counted, each in its own thread."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from runtime.device import barrier, drain, read, syncs
+from runtime.drafters.known import NoDrafter
+from runtime.generate import decode, speculate
+from runtime.testing import ScriptedTarget
+from telemetry.recorder import Recorder
+from telemetry.records import RoundRecord
+from tests.runtime.scripted import counting, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_reading_several_arrays_is_one_synchronisation() -> None:
+    import mlx.core as mx
+
+    before = syncs()
+    assert read(mx.array([1, 2]) + 1, mx.array([3], dtype=mx.uint32)) == [[2, 3], [3]]
+    assert syncs() == before + 1
+
+
+def test_barriers_take_any_nesting_and_count_once() -> None:
+    import mlx.core as mx
+
+    before = syncs()
+    barrier([(mx.array([1]), None, 3), {"a": mx.array([2])}], mx.array(4))
+    drain()
+    assert syncs() == before + 2
+
+
+def test_threads_are_counted_apart() -> None:
+    drain()
+    counts: list[int] = []
+    thread = threading.Thread(target=lambda: counts.append(syncs()))
+    thread.start()
+    thread.join()
+    assert counts == [0]
+
+
+@pytest.mark.parametrize("fail_at", [None, 4])
+@pytest.mark.parametrize("way", ["speculate", "ordinary"])
+def test_a_generation_ends_with_the_device_idle(way: str, fail_at: int | None) -> None:
+    """One synchronisation a chunk, one a round, one after the drafter's reset, and one at the end, even a bad one."""
+    target = ScriptedTarget(counting(90), vocab_size=90, fail_at=fail_at)
+    recorder = Recorder()
+    prompt = [1] * 2500
+    if way == "speculate":
+        generation = speculate(target, NoDrafter(), prompt, draft_length=2, max_tokens=6, recorder=recorder)
+    else:
+        generation = decode(target, prompt, max_tokens=6, recorder=recorder)
+    before = syncs()
+    with pytest.raises(RuntimeError) if fail_at else nullcontext():
+        generation.drain()
+    in_rounds = sum(record.syncs for record in rows(recorder.records, RoundRecord))
+    assert in_rounds == {("speculate", 4): 2, ("ordinary", 4): 1}.get((way, fail_at or 0), 6)
+    assert syncs() - before == 2 + (way == "speculate") + in_rounds + 1
+
+
+LOOP = ["generate", "generation", "generation_log", "rounds", "session", "ordinary", "stopping", "caches"]
+
+
+@pytest.mark.parametrize("name", [*LOOP, "speculative/stepper", "speculative/verification"])
+def test_the_loop_reads_arrays_nowhere_else(name: str) -> None:
+    """No `.item()`, `.tolist()`, `mx.eval` or numpy outside runtime/device.py, so no read goes uncounted."""
+    tree = ast.parse((ROOT / "runtime" / f"{name}.py").read_text())
+    calls = {
+        node.func.attr for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert calls & {"item", "tolist", "eval", "synchronize", "asarray"} == set()
+    assert "numpy" not in imports

@@ -1,0 +1,149 @@
+"""The tables follow from the records, and the documentation from both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from telemetry.docs import render
+from telemetry.records import SCHEMA_VERSION, TABLES, Environment, GenerationEnd, GenerationRecord, describe_fields
+from telemetry.schema import create_schema, describe_columns, has_schema, layouts
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def con() -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect()
+    create_schema(con)
+    return con
+
+
+def test_tables_have_the_fields_of_their_records_as_columns(con: duckdb.DuckDBPyConnection) -> None:
+    for table in TABLES:
+        found = {row[0] for row in con.execute(f"DESCRIBE {table.name}").fetchall()}
+        kinds = (table.opens, *table.adds)
+        assert found == {field.name for kind in kinds for field in describe_fields(kind)} | {"journal"}
+
+
+def test_every_type_has_its_column_type(con: duckdb.DuckDBPyConnection) -> None:
+    found = {row[0]: (row[1], row[2]) for row in con.execute("DESCRIBE runs").fetchall()}
+    wanted = {
+        "run_id": ("VARCHAR", "NO"),
+        "cores": ("BIGINT", "NO"),
+        "record_text": ("BOOLEAN", "NO"),
+        "load1": ("DOUBLE", "YES"),
+        "arms": ("VARCHAR[]", "NO"),
+        "precision": ("MAP(VARCHAR, VARCHAR)", "NO"),
+        "outcome": ("VARCHAR", "YES"),
+    }
+    assert {name: found[name] for name in wanted} == wanted
+    lists = {row[0]: row[1] for row in con.execute("DESCRIBE rounds").fetchall()}
+    assert (lists["proposal"], lists["tokens"]) == ("BIGINT[]", "BIGINT[]")
+
+
+def test_the_field_class_keeps_its_name_in_sql() -> None:
+    assert "class" in [column.name for column in describe_columns(GenerationRecord)]
+
+
+def test_every_table_and_column_is_explained(con: duckdb.DuckDBPyConnection) -> None:
+    assert con.execute("SELECT table_name FROM duckdb_tables() WHERE comment IS NULL").fetchall() == []
+    assert (
+        con.execute("SELECT column_name FROM duckdb_columns() WHERE NOT internal AND comment IS NULL").fetchall() == []
+    )
+    [(comment,)] = con.execute(
+        "SELECT comment FROM duckdb_columns() WHERE table_name = 'generations' AND column_name = 'prefill_ns'"
+    ).fetchall()
+    [field] = [field for field in describe_fields(GenerationEnd) if field.name == "prefill_ns"]
+    assert comment == f"{field.meaning} [ns]"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("t_round_ns", "-1"),
+        ("t_round_ns", "NULL"),
+        ("drafter_length", "-1"),
+        ("outcome", "'won'"),
+        ("draft_basis", "'guess'"),
+        ("accepted", "5"),
+        ("committed", "3"),
+        ("requested", "2"),
+        ("verify_ns", "100"),
+    ],
+)
+def test_constraints_refuse_what_cannot_be(con: duckdb.DuckDBPyConnection, column: str, value: str) -> None:
+    row = {
+        "generation_id": "'g'",
+        "index": "0",
+        "start_ns": "0",
+        "t_round_ns": "100",
+        "requested": "4",
+        "proposed": "4",
+        "accepted": "1",
+        "committed": "2",
+        "cut": "0",
+        "outcome": "'correction'",
+        "width": "5",
+        "syncs": "1",
+        "cache_length": "9",
+        "drafter_length": "NULL",
+        "trim_way": "'trim'",
+        "rewind_way": "'none'",
+        "draft_ns": "1",
+        "draft_basis": "NULL",
+        "verify_ns": "1",
+        "synchronize_ns": "1",
+        "trim_ns": "1",
+        "rewind_ns": "1",
+    }
+    insert = "INSERT INTO rounds ({}) VALUES ({})".format
+    names = ", ".join(f'"{name}"' for name in row)
+    with pytest.raises(duckdb.ConstraintException):
+        con.execute(insert(names, ", ".join({**row, column: value}.values())))
+    con.execute(insert(names, ", ".join(row.values())))
+    with pytest.raises(duckdb.ConstraintException, match="Duplicate key"):
+        con.execute(insert(names, ", ".join(row.values())))
+
+
+def test_a_seed_may_be_negative_and_nothing_else_is_unchecked() -> None:
+    unchecked = [
+        (layout.name, column.name)
+        for layout in layouts()
+        for column in layout.columns
+        if column.sql_type == "BIGINT" and not column.is_count
+    ]
+    assert unchecked == [("runs", "seed")]
+
+
+def test_finish_reason_also_says_what_became_of_open_generations() -> None:
+    [layout] = [layout for layout in layouts() if layout.name == "generations"]
+    [allowed] = [column.allowed for column in layout.columns if column.name == "finish_reason"]
+    assert allowed == ("stop", "length", "cancelled", "error", "running", "aborted", "unknown")
+
+
+def test_moments_are_shown_in_utc(con: duckdb.DuckDBPyConnection) -> None:
+    assert con.execute("SELECT make_timestamptz(0)::varchar").fetchall() == [("1970-01-01 00:00:00+00",)]
+
+
+def test_a_schema_is_known_again_and_no_other_is(con: duckdb.DuckDBPyConnection) -> None:
+    assert has_schema(con)
+    con.execute(f"UPDATE schema_version SET version = {SCHEMA_VERSION + 1}")
+    assert not has_schema(con)
+    con.execute(f"UPDATE schema_version SET version = {SCHEMA_VERSION}, digest = 'other columns'")
+    assert not has_schema(con)
+    con.execute("ALTER TABLE schema_version DROP digest")
+    assert not has_schema(con)
+    con.execute("DROP TABLE schema_version")
+    assert not has_schema(con)
+
+
+def test_the_environment_is_part_of_the_run() -> None:
+    runs = {column.name for column in layouts()[0].columns}
+    assert {field.name for field in describe_fields(Environment)} <= runs
+
+
+def test_the_documentation_is_generated() -> None:
+    path: Path = ROOT / "docs" / "records.md"
+    assert path.read_text(encoding="utf-8") == render(), "run: python -m telemetry.docs > docs/records.md"
