@@ -143,10 +143,9 @@ class KeptCache:
         del self.tokens[length:]
 
     def settle(self, tokens: Sequence[int], grown: int) -> int:
-        """Every layer grew by `grown` positions, of which the first ones hold `tokens`: keep those, trim the
-        rest.
+        """Every layer grew by `grown` positions, of which the first ones hold `tokens`: keep those, trim the rest.
 
-        Returns the number of positions trimmed. Raises CacheError if a layer does not end where it must.
+        Returns the number of positions trimmed. Raises CacheError if a layer trimmed another number.
         """
         excess = grown - len(tokens)
         if excess:

@@ -43,7 +43,7 @@ def diagnose() -> Diagnosis:
     environment = describe()
     model_path, model_problem = _find_model()
     times = measure_matmul()
-    steps = times[8] / times[1]
+    steps = round(times[8] / times[1], 2)
     verification = judge(steps)
     return Diagnosis(
         environment=environment,
@@ -53,7 +53,7 @@ def diagnose() -> Diagnosis:
         model_path=model_path,
         model_problem=model_problem,
         matmul_us=times,
-        steps_for_8=round(steps, 2),
+        steps_for_8=steps,
         verification=verification,
         sentence=explain(verification, steps),
     )

@@ -94,10 +94,11 @@ def speculate(
     )
     try:
         require_trimmable(session.cache.layers, "the target")
-    except Unsupported:
+        stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing)
+    except Exception:
         session.cache.release()
         raise
-    return Generation(session, Speculative(session, drafter, draft_length=draft_length, timing=timing), log)
+    return Generation(session, stepper, log)
 
 
 def _prepare(

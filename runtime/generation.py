@@ -103,8 +103,9 @@ class Generation(Iterator[Round]):
                 self._log.begin(self._session, self._stepper)
                 self._stepper.prefill()
                 self._log.end_prefill()
-            open_round = self._log.open_round()
-            self._stepper.step(open_round)
+            if not self._session.cancelled:
+                open_round = self._log.open_round()
+                self._stepper.step(open_round)
         except BaseException as error:
             self._fail(error, open_round)
             if isinstance(error, StopIteration):  # to whoever iterates it would look like the end of the output
@@ -112,6 +113,9 @@ class Generation(Iterator[Round]):
             raise
         finally:
             self._in_round = False
+        if open_round is None:
+            self._end("cancelled")
+            raise StopIteration
         self._session.accept_round()
         return self._hand_out(open_round)
 

@@ -52,11 +52,11 @@ class Session:
         return self.stop is not None or self.remaining <= 0
 
     def prefill(self, chunk: int = PREFILL_CHUNK) -> None:
-        """Fill the target's cache with the prompt less its last token, and wait for it."""
+        """Fill the target's cache with the prompt less its last token, and wait for it; a cancellation ends it early."""
         import mlx.core as mx
 
         wanted = self.history[:-1]
-        while (done := self.cache.length) < len(wanted):
+        while (done := self.cache.length) < len(wanted) and not self.cancelled:
             part = wanted[done : done + chunk]
             self.target.forward(mx.array([part]), self.cache.layers)
             barrier([layer.state for layer in self.cache.layers])

@@ -81,7 +81,7 @@ def make_stopper(target: Target, stop: Sequence[int | str], eos: Collection[int]
     ids = [item for item in stop if not isinstance(item, str)]
     strings = [item for item in stop if isinstance(item, str)]
     ends = target.eos if eos is None else eos
-    for token in (*ids, *ends):
+    for token in (*ids, *(eos or ())):
         if not 0 <= token < target.vocab_size:
             raise UsageError(f"stop id {token} is not in the target's vocabulary of {target.vocab_size}")
     if "" in strings:

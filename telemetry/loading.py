@@ -1,15 +1,16 @@
 """Fills the tables from journals: what is new in them, each line once, in whatever order they come.
 
-A group of batches is one transaction, with the note of how far each journal was read; a load that is broken off loses
-nothing and is taken up by the next. While one group is inserted, another thread reads the next.
+Rows are committed together with the note of how far each journal was read, so a load that is broken off loses nothing
+and is taken up by the next. While one group of batches is inserted, another thread reads the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,6 +34,9 @@ _REFUSALS = (
 _LAYOUTS = {layout.name: layout for layout in layouts()}
 _OPENS = {table.opens: _LAYOUTS[table.name] for table in TABLES}
 _ADDS = [kind for table in TABLES for kind in table.adds]
+GROUPS_AT_ONCE = 16
+"""Groups in a transaction. Long ones save DuckDB from writing rows twice, to its log and to its tables."""
+
 _COUNTS = ("n_lines", "n_rejected", "n_torn", "n_lost")
 _encode = msgspec.json.Encoder().encode
 
@@ -51,17 +55,22 @@ class LoadReport:
 def load_journals(con: duckdb.DuckDBPyConnection, folder: Path) -> LoadReport:
     """Bring the tables up to date with the journals in `folder`."""
     before = _sum_up(con)
-    notes: list[str] = []
     with TemporaryDirectory(prefix="roundscope-") as spool:
         try:
-            _load(con, folder, Spool(Path(spool)), notes)
+            notes = _load(con, folder, Spool(Path(spool)))
         except Replaced as error:
-            notes.append(f"the journal {error} is not the file it was: all tables were made anew from the journals")
             _clear(con)
             before = _sum_up(con)
-            _load(con, folder, Spool(Path(spool)), notes)
+            notes = _load(con, folder, Spool(Path(spool)))
+            notes.append(f"the journal {error} is not the file it was: all tables were made anew from the journals")
     after = _sum_up(con)
-    return LoadReport(notes=notes, **{name: after[name] - before[name] for name in _COUNTS})
+    report = LoadReport(notes=notes, **{name: after[name] - before[name] for name in _COUNTS})
+    if report.n_rejected or report.n_torn or report.n_lost:
+        notes.append(
+            f"new in the journals: {report.n_torn} torn lines, {report.n_rejected} rejected ones (see the table "
+            f"`rejected`), {report.n_lost} records that could not be written"
+        )
+    return report
 
 
 def _sum_up(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
@@ -76,16 +85,47 @@ def _clear(con: duckdb.DuckDBPyConnection) -> None:
             con.execute(f"DELETE FROM {name}")
 
 
-def _load(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool, notes: list[str]) -> None:
-    for group in _read_ahead(_group(_read_all(folder, _fetch_known(con), notes))):
-        try:
-            with _transaction(con):
-                _apply(con, group, spool, carefully=False)
-        except _REFUSALS:
-            with _transaction(con):
-                _apply(con, group, spool, carefully=True)
+def _load(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -> list[str]:
+    """Load what is new, and say what could not be read."""
+    [(threads,)] = con.execute("SELECT current_setting('threads')").fetchall()
+    con.execute(f"SET threads = {max(1, threads - 1)}")  # one processor is left to the thread that reads
+    try:
+        notes = _load_at_once(con, folder, spool)
+    except _REFUSALS:
+        notes = _load_in_steps(con, folder, spool)
+    finally:
+        con.execute(f"SET threads = {threads}")
     with _transaction(con):
         complete_rows(con)
+    return notes
+
+
+def _load_at_once(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -> list[str]:
+    """Insert without looking: fast, but one bad row undoes what is not committed yet, and raises."""
+    notes: list[str] = []
+    with closing(_read_ahead(_group(_read_all(folder, _fetch_known(con), notes)))) as groups:
+        n_done = GROUPS_AT_ONCE
+        while n_done == GROUPS_AT_ONCE:
+            n_done = 0
+            with _transaction(con):
+                for group in islice(groups, GROUPS_AT_ONCE):
+                    _apply(con, group, spool, carefully=False)
+                    n_done += 1
+    return notes
+
+
+def _load_in_steps(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -> list[str]:
+    """Insert group by group; where a group has a bad row, judge its rows one by one."""
+    notes: list[str] = []
+    with closing(_read_ahead(_group(_read_all(folder, _fetch_known(con), notes)))) as groups:
+        for group in groups:
+            try:
+                with _transaction(con):
+                    _apply(con, group, spool, carefully=False)
+            except _REFUSALS:
+                with _transaction(con):
+                    _apply(con, group, spool, carefully=True)
+    return notes
 
 
 def _fetch_known(con: duckdb.DuckDBPyConnection) -> dict[str, JournalRow]:
@@ -120,7 +160,7 @@ def _group(batches: Iterator[Batch]) -> Iterator[list[Batch]]:
         yield group
 
 
-def _read_ahead(groups: Iterator[list[Batch]]) -> Iterator[list[Batch]]:
+def _read_ahead(groups: Iterator[list[Batch]]) -> Generator[list[Batch]]:
     with ThreadPoolExecutor(max_workers=1) as pool:
         coming = pool.submit(next, groups, None)
         while (group := coming.result()) is not None:

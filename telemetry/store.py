@@ -30,14 +30,14 @@ PATIENCE_S = 2.0
 
 Prepare: TypeAlias = Callable[[duckdb.DuckDBPyConnection], None]
 
-# The newest storage that command-line clients of DuckDB 1.0 and later can open.
+# Storage that clients of DuckDB 1.1 (2024) and later can open; tried with 1.1.3, 1.3.2 and 1.4.5.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {"storage_compatibility_version": "v1.0.0"}
 _DAMAGE = (
     "not a valid DuckDB database file",
     "Corrupt database file",
     "Could not read enough bytes",
     "version number",
-    "WAL",
+    "replaying WAL",
 )
 _loading = threading.Lock()
 
@@ -128,8 +128,8 @@ def _load_file(path: Path, store: Path, prepare: Prepare | None, patience_s: flo
                     raise _Damaged(f"{path} has the tables of another version of roundscope")
                 create_schema(con)
             report = load_journals(con, store / FOLDER)
-        if prepare is not None:
-            prepare(con)
+            if prepare is not None:
+                prepare(con)
         return report
     finally:
         con.close()
@@ -177,7 +177,7 @@ def _explaining(path: Path) -> Iterator[None]:
             raise StoreBusy(f"{path} is in use by {holder})" if holder else f"{path} is in use") from error
         if any(sign in text for sign in _DAMAGE):
             raise _Damaged(f"{path} cannot be read ({text})") from error
-        if isinstance(error, (duckdb.IOException, duckdb.FatalException, OSError)):
+        if isinstance(error, (duckdb.IOException, duckdb.FatalException, duckdb.TransactionException, OSError)):
             raise StoreUnwritable(f"{path} cannot be written ({text})") from error
         raise
 

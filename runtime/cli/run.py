@@ -165,7 +165,7 @@ def _measure(target: MlxTarget, plan: Plan, model: str | None, store: Path, as_j
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("time left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(),
             console=Console(stderr=True),
             auto_refresh=False,
         )
@@ -245,7 +245,7 @@ def _report(store: Path, run_id: str, request: Request, model: str | None, as_js
             click.echo(json.dumps(document, default=str))
         else:
             render_verdict(connected.con, run_id, Console())
-            click.echo(f"\n{recommendation.sentence}\n  {use or 'leave it off'}")
+            click.echo(f"\n{recommendation.sentence}" + (f"\n  {use}" if use else ""))
             where = "" if store == DEFAULT_STORE else f" --store {shlex.quote(str(store))}"
             click.echo(f"\nrun {run_id}; next: roundscope report stages --run {run_id}{where}")
 

@@ -42,6 +42,7 @@ class Execution:
         self._recorder = recorder
         self._progress = progress
         self._sequence = 0
+        self._ordinary: dict[tuple[str, int], Outcome] = {}
 
     def run(self) -> None:
         """Do everything, or as much as an interrupt (Ctrl-C, SIGTERM) lets it."""
@@ -96,7 +97,10 @@ class Execution:
             outcome = self._generate(arm, block.prompt, block.repeat, timing)
             if outcome is not None:
                 done[arm.name] = outcome
-        ordinary = done.pop(ORDINARY, None)
+        key = (block.prompt.item.id, block.repeat)
+        if ORDINARY in done:
+            self._ordinary[key] = done.pop(ORDINARY)
+        ordinary = self._ordinary.get(key)
         if ordinary is None:
             return
         for outcome in done.values():

@@ -51,6 +51,8 @@ class Speculative:
     def prefill(self) -> None:
         """Fill the target's cache, and let the drafter take in the prompt."""
         self._session.prefill()
+        if self._session.cancelled:
+            return
         _in_use[id(self.drafter)] = self
         self.drafter.reset(self._session.history)
         drain()

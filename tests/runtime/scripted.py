@@ -206,7 +206,10 @@ def check_layers(generation: Generation, history: Sequence[int], ahead: int) -> 
 
 
 def check_counts(entry: Round, draft_length: int, budget: int | None = None) -> None:
-    """The numbers of one round agree with each other, and with the budget before it."""
+    """The numbers of one round agree with each other, and with the budget before it.
+
+    sglang PR#11572: accepted tokens never outnumber proposed ones, nor these the requested.
+    """
     assert 0 <= entry.accepted
     assert 0 <= entry.cut
     assert entry.accepted + entry.cut <= entry.proposed <= entry.requested <= draft_length

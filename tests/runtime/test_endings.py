@@ -185,7 +185,8 @@ def test_ctrl_c_during_prefill_is_a_cancellation() -> None:
 @pytest.mark.parametrize("at", [0, 1, 3])
 @pytest.mark.parametrize("method", ["propose", "commit", "rewind"])
 def test_a_drafter_that_fails(method: str, at: int) -> None:
-    """Whatever it had done, the target is back at the history less its last token, and the drafter too."""
+    """mlx-lm rewound twice and cut into the prompt: here the target holds the history less its last token, the drafter
+    that or one fewer, and both are recorded so."""
     recorder = Recorder()
     drafter = KeepingDrafter(GUESS, fails={method: at})
     generation = _speculate(recorder, drafter)

@@ -191,6 +191,14 @@ def test_a_drafter_may_refuse_a_target() -> None:
     assert (target.widths, kept.in_use) == ([], False)
 
 
+def test_what_is_no_drafter_leaves_the_cache_free() -> None:
+    target = _target()
+    kept = decode(target, [1], max_tokens=2).drain().cache
+    with pytest.raises(AttributeError, match="name"):
+        _call("speculate", target, drafter=object(), cache=kept)
+    assert not kept.in_use
+
+
 def test_a_prompt_of_one_token_needs_no_prefill() -> None:
     for call in ("decode", "speculate"):
         target = _target()

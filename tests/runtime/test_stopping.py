@@ -94,6 +94,12 @@ def test_eos_given_by_the_caller_replaces_the_targets() -> None:
     assert decode(target, [0], max_tokens=9, eos=[]).drain().tokens == list(range(1, 10))
 
 
+def test_an_eos_of_the_target_that_it_cannot_say_is_no_callers_fault() -> None:
+    """A tokenizer may know more ids than the model has logits."""
+    target = ScriptedTarget(counting(VOCABULARY), vocab_size=VOCABULARY, eos=[3, VOCABULARY + 7])
+    assert decode(target, [0], max_tokens=9).drain().tokens == [1, 2, 3]
+
+
 def test_an_eos_in_the_prompt_stops_nothing() -> None:
     target = ScriptedTarget(counting(VOCABULARY), vocab_size=VOCABULARY, eos=[3])
     assert decode(target, [3], max_tokens=2, stop=["d"]).drain().tokens == [4, 5]

@@ -10,6 +10,7 @@ import pytest
 
 from runtime.generate import decode, speculate
 from runtime.generation import Generation
+from runtime.session import PREFILL_CHUNK
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.recorder import Recorder
 from telemetry.records import GenerationEnd, RoundRecord
@@ -213,3 +214,20 @@ def test_the_callers_current_span_is_never_changed(ending: str) -> None:
                 generation.drain()
         assert trace.get_current_span() is mine
     assert trace.get_current_span() is trace.INVALID_SPAN
+
+
+def test_closing_elsewhere_ends_a_long_prefill_between_its_chunks() -> None:
+    target = ScriptedTarget(lambda history: 0, vocab_size=3)
+    generation = decode(target, [1] * (3 * PREFILL_CHUNK), max_tokens=4)
+    forward = target.forward
+
+    def forward_and_close(*arguments: Any) -> Any:
+        _in_thread(generation.close)
+        return forward(*arguments)
+
+    target.forward = forward_and_close  # type: ignore[method-assign]
+    assert list(generation) == []
+    assert generation.finish_reason == "cancelled"
+    assert target.widths == [PREFILL_CHUNK]
+    assert generation.cache.tokens == [1] * PREFILL_CHUNK
+    generation.cache.check_integrity()

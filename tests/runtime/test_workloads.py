@@ -74,9 +74,7 @@ def test_embedded_prompts_are_distinct_texts_of_a_few_sentences() -> None:
 
 
 def test_copy_edits_name_a_replacement_that_can_be_made() -> None:
-    pattern = re.compile(
-        r'Replace "(.+)" with "(.+)" in this text and show the full text:\n\n(.+)', re.DOTALL
-    )
+    pattern = re.compile(r'Replace "(.+)" with "(.+)" in this text and show the full text:\n\n(.+)', re.DOTALL)
     for item in load_embedded().items[:6]:
         found = pattern.fullmatch(str(item.content))
         assert found is not None, item.id
@@ -104,8 +102,7 @@ def test_loading_prompts_imports_no_model_library() -> None:
 def test_digest_is_of_ids_classes_and_contents() -> None:
     items = (WorkItem("a", "x", "Hé"), WorkItem("b", "y", (Message("user", "Hi"),)))
     canonical = (
-        '[{"id":"a","class_":"x","content":"Hé"},'
-        '{"id":"b","class_":"y","content":[{"role":"user","content":"Hi"}]}]'
+        '[{"id":"a","class_":"x","content":"Hé"},{"id":"b","class_":"y","content":[{"role":"user","content":"Hi"}]}]'
     )
     assert Workload("w", items).digest == hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -153,9 +150,7 @@ def test_classes_come_in_the_order_of_the_file(tmp_path: Path) -> None:
 
 
 def test_byte_order_mark_crlf_and_unicode_line_separators_are_no_obstacle(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "P.JSONL", b"\xef\xbb\xbf" + '{"text": "a\u2028b"}\r\n \t\r\n{"text": "c"}\r\n'.encode()
-    )
+    path = write(tmp_path / "P.JSONL", b"\xef\xbb\xbf" + '{"text": "a\u2028b"}\r\n \t\r\n{"text": "c"}\r\n'.encode())
     assert load_prompts(str(path)).items == (
         WorkItem("line-1", "default", "a\u2028b"),
         WorkItem("line-3", "default", "c"),
@@ -231,9 +226,7 @@ def test_a_given_id_may_not_equal_one_made_from_a_line_number(tmp_path: Path) ->
 def test_all_faults_are_told_at_once_up_to_ten(tmp_path: Path) -> None:
     path = write(tmp_path / "p.jsonl", '{"text": ""}\n{"text": "fine"}\n' + '{"id": "x"}\n' * 11)
     expected = ['p.jsonl:1: "text" is blank: write a prompt, or take the line out']
-    expected += [
-        f'p.jsonl:{n}: neither of "text" and "messages" given: give one of them' for n in range(3, 12)
-    ]
+    expected += [f'p.jsonl:{n}: neither of "text" and "messages" given: give one of them' for n in range(3, 12)]
     assert read_error(path).split("\n") == [*expected, "... and 2 more"]
 
 

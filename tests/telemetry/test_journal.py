@@ -14,7 +14,7 @@ import pytest
 
 from telemetry.errors import RoundscopeError
 from telemetry.journal import Journal
-from telemetry.records import SCHEMA_VERSION, JournalRecord, RunRecord
+from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, RunEnd, RunRecord
 from tests.conftest import run_python
 from tests.telemetry.disk import note, read
 
@@ -117,10 +117,15 @@ def note(index):
 journal, silent, closed = Journal(sys.argv[1]), Journal(sys.argv[1]), Journal(sys.argv[1])
 closed.close()
 journal.write(note(1))
+really_write, os.write = os.write, lambda fd, data: really_write(-1, data)
+journal.write(note(8))
+os.write = really_write
 ready, go = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
+    os.close(go[1])
     journal.write(note(2))
+    assert journal.n_lost == 0
     try:
         closed.write(note(9))
     except ValueError:
@@ -128,6 +133,7 @@ if child == 0:
     os.write(ready[1], os.fsencode(journal.path))
     os.read(go[0], 1)
     os._exit(0)
+os.close(ready[1])
 theirs = os.read(ready[0], 4096).decode()
 journal.write(note(4))
 ours = journal.path
@@ -155,7 +161,8 @@ def test_a_forked_child_writes_a_file_of_its_own_and_keeps_no_lock_of_its_parent
     said, ours, theirs, n_files = child.stdout.splitlines()
     assert said == "the child's is locked"
     first, second = read(Path(ours)), read(Path(theirs))
-    assert (first[1:], second[1:]) == ([note(1), note(4)], [note(2), note(3)])
+    assert [type(record) for record in first] == [JournalRecord, RunEnd, LossRecord, RunEnd]
+    assert (first[1], first[3], second[1:]) == (note(1), note(4), [note(2), note(3)])
     assert first[0].pid != second[0].pid
     assert n_files == "4"
 

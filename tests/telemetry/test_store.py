@@ -183,13 +183,16 @@ def test_what_belongs_to_nothing_keeps_waiting(tmp_path: Path) -> None:
         assert column(connected.con, "SELECT generation_id FROM rounds") == ["nobody"]
 
 
-def test_losses_are_counted(tmp_path: Path) -> None:
-    write_lines(tmp_path, [header(), LossRecord(n_records=3, reason="full"), LossRecord(n_records=2, reason="full")])
-    assert load(tmp_path).n_lost == 5
+def test_losses_are_counted_and_named_once(tmp_path: Path) -> None:
+    losses = [LossRecord(n_records=n, reason="No space left on device") for n in (3, 2)]
+    write_lines(tmp_path, [header(), losses[0], b'{"type":', b"rubbish", losses[1]])
+    note = "new in the journals: 1 torn lines, 1 rejected ones (see the table `rejected`), 5 records that could not be written"
     with connect(tmp_path) as connected:
-        assert connected.con.execute("SELECT n_lines, n_torn, n_rejected, n_lost FROM journals").fetchall() == [
-            (3, 0, 0, 5)
-        ]
+        assert connected.notes == (note,)
+        counts = "SELECT n_lines, n_torn, n_rejected, n_lost FROM journals"
+        assert connected.con.execute(counts).fetchall() == [(5, 1, 1, 5)]
+    with connect(tmp_path) as connected:
+        assert connected.notes == ()
 
 
 def finish_reasons(store: Path) -> dict[str, str]:
@@ -242,6 +245,7 @@ def test_an_interrupted_load_keeps_what_was_there_and_is_taken_up(
     load(tmp_path)
     (tmp_path / DATABASE).rename(tmp_path / "whole")
     monkeypatch.setattr(loading, "BATCH_BYTES", 1)
+    monkeypatch.setattr(loading, "GROUPS_AT_ONCE", 1)
     really_insert, calls = loading.insert, 0
 
     def insert(*arguments: Any) -> None:

@@ -22,6 +22,7 @@ from telemetry.records import JournalRecord, LossRecord, Record
 from telemetry.schema import create_schema
 from telemetry.store import connect, load
 from tests.telemetry.stores import (
+    TABLES,
     column,
     dump,
     encode,
@@ -40,6 +41,7 @@ KEYS = {"run": ("run_id",), "generation": ("generation_id",), "round": ("generat
 
 [ROUND] = rounds("g", 1)
 VALID = encode(ROUND)
+DEEP = b'{"type":"loss","n_records":1,"reason":"x","more":' + b"[" * 100_000 + b"}"
 
 
 def change(old: str, new: str, line: bytes = VALID) -> bytes:
@@ -52,9 +54,8 @@ def change(old: str, new: str, line: bytes = VALID) -> bytes:
     [
         (b"rubbish", "JSON is malformed: invalid character (byte 0)"),
         (b"\xff\xfe\x00", "JSON is malformed: invalid character (byte 0)"),
-        (change('"g"', '"\udcff"'.encode("utf-8", "surrogateescape").decode("latin-1")), None),
         (VALID.replace(b'"g"', b'"\xff"'), "Invalid UTF-8 encoded string"),
-        (VALID + VALID, f"JSON is malformed: trailing characters (byte {len(VALID)})"),
+        (VALID + VALID, f"JSON is malformed: trailing characters (byte {len(VALID) + 1})"),
         (b"[1, 2]", "Expected `object`, got `array`"),
         (b"7", "Expected `object`, got `int`"),
         (b"null", "Expected `object`, got `null`"),
@@ -79,15 +80,13 @@ def change(old: str, new: str, line: bytes = VALID) -> bytes:
         (encode(generation("h", cached_tokens=6)), "more cached tokens than the prompt has"),
         (encode(generation_end("good", n_committed=17)), "more output than the limit"),
         (encode(generation("good")), "a row of the same key is there already"),
-        (b'{"type":"loss","n_records":1,"reason":"x","more":' + b"[" * 100_000 + b"}", None),
+        (DEEP, "maximum recursion depth exceeded while deserializing an object"),
     ],
 )
-def test_a_bad_line_is_rejected_with_its_reason(tmp_path: Path, line: bytes, reason: str | None) -> None:
-    """Its neighbours are rows all the same, and in memory it is no other."""
+def test_a_bad_line_is_rejected_with_its_reason(tmp_path: Path, line: bytes, reason: str) -> None:
+    """Its neighbours are rows all the same."""
     good = [encode(record) for record in (generation("good"), *rounds("good", 2))]
     write_lines(tmp_path, [header(), *good[:2], line, good[2]])
-    if reason is None:
-        reason = expect_reason(line)
     assert load(tmp_path).n_rejected == 1
     with connect(tmp_path) as connected:
         assert connected.con.execute("SELECT line, reason, text FROM rejected").fetchall() == [
@@ -96,12 +95,6 @@ def test_a_bad_line_is_rejected_with_its_reason(tmp_path: Path, line: bytes, rea
         assert column(connected.con, "SELECT generation_id FROM generations") == ["good"]
         assert column(connected.con, "SELECT index FROM rounds ORDER BY 1") == [0, 1]
         assert column(connected.con, "SELECT n_lines - n_torn - n_rejected FROM journals") == [4]
-
-
-def expect_reason(line: bytes) -> str:
-    with pytest.raises((msgspec.DecodeError, RecursionError)) as caught:
-        msgspec.json.decode(line, type=Record)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("line", [b"", b"  ", VALID[:1], VALID[:-1], VALID[:200]])
@@ -148,13 +141,26 @@ def test_every_beginning_of_a_line_is_torn(tmp_path: Path) -> None:
     assert (report.n_torn, report.n_rejected) == (len(text), 0)
 
 
-@contextmanager
-def loaded(data: bytes) -> Iterator[tuple[duckdb.DuckDBPyConnection, LoadReport]]:
-    """The tables that a journal of these bytes gives."""
-    with TemporaryDirectory() as folder, duckdb.connect() as con:
+@pytest.fixture(scope="module")
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory, whose tables the tests empty before use."""
+    with duckdb.connect() as con:
         create_schema(con)
+        yield con
+
+
+@contextmanager
+def loaded(con: duckdb.DuckDBPyConnection, data: bytes) -> Iterator[LoadReport]:
+    """Fills the tables from a journal of these bytes."""
+    empty(con)
+    with TemporaryDirectory() as folder:
         (Path(folder) / "a.ndjson").write_bytes(data)
-        yield con, load_journals(con, Path(folder))
+        yield load_journals(con, Path(folder))
+
+
+def empty(con: duckdb.DuckDBPyConnection) -> None:
+    for table in TABLES:
+        con.execute(f"DELETE FROM {table}")
 
 
 def decode(line: bytes) -> Any:
@@ -190,11 +196,12 @@ def damage(edits: list[tuple[str, int, int]], data: bytes = BYTES) -> bytes:
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(edits=EDITS)
-def test_whatever_is_damaged_the_rest_is_there_and_all_is_accounted_for(edits: list[tuple[str, int, int]]) -> None:
+def test_whatever_is_damaged_the_rest_is_there_and_all_is_accounted_for(
+    con: duckdb.DuckDBPyConnection, edits: list[tuple[str, int, int]]
+) -> None:
     data = damage(edits)
-    with loaded(data) as (con, report):
-        if report.notes:
-            assert "until roundscope is upgraded" in report.notes[0]
+    with loaded(con, data) as report:
+        if any("until roundscope is upgraded" in note for note in report.notes):
             return
         for table, kind in (("runs", "run"), ("generations", "generation"), ("rounds", "round")):
             keys = set(con.execute(f"SELECT {', '.join(KEYS[kind])} FROM {table}").fetchall())
@@ -213,10 +220,8 @@ def count_records(con: duckdb.DuckDBPyConnection, lines: list[bytes]) -> int:
     """Records that are in a table or wait there, and those about the journal itself."""
     kinds = Counter(type(record) for line in lines if (record := try_decode(line)) is not None)
     tables = " + ".join(f"(SELECT count(*) FROM {name})" for name in ("runs", "generations", "rounds", "waiting"))
-    [n] = column(
-        con,
-        f"SELECT {tables} + (SELECT count(outcome) FROM runs) + (SELECT count(cache_bytes) + count(equal) FROM generations)",
-    )
+    added = "(SELECT count(outcome) FROM runs) + (SELECT count(cache_bytes) + count(equal) FROM generations)"
+    [n] = column(con, f"SELECT {tables} + {added}")
     return int(n) + kinds[JournalRecord] + kinds[LossRecord]
 
 
@@ -234,14 +239,14 @@ def try_decode(line: bytes) -> Any:
     held=st.booleans(),
 )
 def test_loading_as_it_grows_gives_what_loading_at_once_gives(
-    edits: list[tuple[str, int, int]], cuts: list[int], held: bool
+    con: duckdb.DuckDBPyConnection, edits: list[tuple[str, int, int]], cuts: list[int], held: bool
 ) -> None:
     """Whether the writer lives meanwhile, or seems to have gone in the middle of a line (a copy of a journal, say)."""
     data = damage(edits)
-    with loaded(data) as (con, _):
+    with loaded(con, data):
         expected = dump(con)
-    with TemporaryDirectory() as folder, duckdb.connect() as con:
-        create_schema(con)
+    empty(con)
+    with TemporaryDirectory() as folder:
         path = Path(folder) / "a.ndjson"
         path.touch()
         with path.open("rb") as writer:

@@ -40,7 +40,8 @@ def test_everything_planned_is_recorded_and_equal_to_ordinary() -> None:
     assert [g.sequence for g in generations] == list(range(plan.n_generations))
     assert {g.run_id for g in generations} == {"r1"}
     comparisons = only(recorder, ComparisonRecord)
-    assert len(comparisons) == 3 * 2 * 4  # 3 prompts, 2 repeats, 4 arms beside ordinary's
+    # 3 prompts, 2 repeats, 4 arms beside ordinary's; and 2 prompts of the attributed pass.
+    assert len(comparisons) == 3 * 2 * 4 + 2 * 4
     assert all(c.equal for c in comparisons)
     assert not execution.interrupted
     assert execution.n_divergent == 0
