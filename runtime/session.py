@@ -52,7 +52,7 @@ class Session:
         return self.stop is not None or self.remaining <= 0
 
     def prefill(self, chunk: int = PREFILL_CHUNK) -> None:
-        """Fill the target's cache with the prompt less its last token, and wait for it; a cancellation ends it early."""
+        """Fill the target's cache with the prompt less its last token, and wait; a cancellation ends it early."""
         import mlx.core as mx
 
         wanted = self.history[:-1]
