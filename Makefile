@@ -1,4 +1,4 @@
-# The first thing typed in a fresh clone: needs Python >= 3.11 (with venv), git and make. Works with GNU make 3.81.
+# The first thing typed in a fresh clone: needs Python >= 3.11 (with venv), git and make (nothing newer than GNU make 3.81).
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
