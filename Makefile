@@ -21,6 +21,8 @@ demo: $(VENV)/.ready ## set up, measure the embedded model on the quick workload
 
 test: $(VENV)/.ready-test ## set up, lint, check types, run the tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/sqlfluff lint queries
 	$(BIN)/mypy
 	$(BIN)/pytest
 
