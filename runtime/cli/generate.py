@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runtime.cli.run import DEFAULT_STORE
+
 if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
@@ -25,7 +27,7 @@ Example:
 @click.option("--draft-length", type=int, default=8, show_default=True, metavar="N", help="Tokens per proposal.")
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--max-tokens", type=int, default=256, show_default=True, help="Limit of the output.")
-@click.option("--store", type=click.Path(path_type=Path), default=Path(".roundscope"), show_default=True, metavar="DIR")
+@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
 def command(
     prompt: str,

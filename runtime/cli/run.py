@@ -62,7 +62,13 @@ Examples:
     help="fused: true rounds, a verdict. attributed: true stage shares only, no verdict.",
 )
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of prompts and arms.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the order of prompts and arms.",
+)
 @click.option(
     "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
 )
