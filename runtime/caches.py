@@ -1,5 +1,4 @@
-"""K/V caches the loop can trust: what they hold is known token by token, and trimming is checked in every
-layer.
+"""K/V caches the loop can trust: what they hold is known token by token, and every trim is checked.
 
 `KeptCache.tokens` is the truth about a cache. Between rounds the target's cache holds the committed history
 less its last token; after a finished generation it can be handed to the next one, which keeps the longest
@@ -17,9 +16,8 @@ from telemetry.errors import RoundscopeError, Unsupported, UsageError
 MLX_LM_CACHES = "mlx_lm.models.cache"
 PLAIN_CACHES = frozenset({"KVCache"})
 """Cache classes of mlx-lm whose `trim` gives back exactly the state before. (`is_trimmable` does not promise
-that: a
-rotating cache says yes until its window is full, and a concatenating one forgets the offset but keeps the
-entries.)"""
+that: a rotating cache says yes until its window is full, and a concatenating one forgets the offset but keeps
+the entries.)"""
 
 
 class CacheError(RoundscopeError):

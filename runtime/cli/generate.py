@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,25 +45,32 @@ def command(
     PROMPT is sent as one user message where the model has a chat template, as it stands where not.
     """
     from runtime import decode, load_target, speculate
+    from runtime.drafters import parse
     from runtime.experiment.plan import make_drafter
-    from telemetry.journal import Journal
+    from telemetry.journal import Journal, check_writable
     from telemetry.recorder import Recorder
+    from telemetry.store import StoreBusy, StoreUnwritable, load
 
+    if drafter is not None:
+        parse(drafter)
+    check_writable(store)
     text = sys.stdin.read() if prompt == "-" else prompt
     target = load_target(model)
     drafter = drafter or ("assistant" if draft_model else None)
+    ids = _encode(target, text)
+    proposer = None if drafter is None else make_drafter(drafter, target, draft_model)
     with Journal(store) as journal:
         recorder = Recorder(journal, record_text=record_text)
-        ids = _encode(target, text)
-        if drafter is None:
+        if proposer is None:
             generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
         else:
-            proposer = make_drafter(drafter, target, draft_model)
             generation = speculate(
                 target, proposer, ids, draft_length=draft_length, max_tokens=max_tokens, recorder=recorder
             )
         with generation:
             seconds = _stream(generation)
+    with contextlib.suppress(StoreBusy, StoreUnwritable):  # the journal is the truth; the next report loads it
+        load(store)
     n_rounds, n_tokens = len(seconds), len(generation.tokens)
     click.echo(
         f"{n_tokens} tokens in {n_rounds} rounds, {sum(seconds) / n_tokens:.4f} s per committed token; "

@@ -134,4 +134,4 @@ def test_an_interrupt_within_a_generation_cancels_it_after_its_round() -> None:
     assert [end.finish_reason for end in ends[:-1]] == ["length"] * (len(ends) - 1)
     assert ends[-1].finish_reason == "cancelled"
     last_rounds = [r for r in only(recorder, RoundRecord) if r.generation_id == ends[-1].generation_id]
-    assert sum(r.committed for r in last_rounds) == ends[-1].n_committed > 0
+    assert sum(r.committed for r in last_rounds) == ends[-1].n_committed
