@@ -141,7 +141,7 @@ def test_a_stop_string_over_characters_of_several_bytes() -> None:
     assert rounds[-1].stop == "m — f"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(
     text=st.text(alphabet="aé—😀", min_size=1, max_size=40),
     strings=st.lists(st.text(alphabet="aé—😀", min_size=1, max_size=3), min_size=1, max_size=3),
