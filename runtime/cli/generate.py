@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from runtime.cli.run import DEFAULT_STORE
 if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
+    from telemetry.journal import Journal
+    from telemetry.records import Record
 
 EXAMPLE = """\b
 Example:
@@ -44,10 +47,11 @@ def command(
 
     PROMPT is sent as one user message where the model has a chat template, as it stands where not.
     """
+    from queries import install_views
     from runtime import decode, load_target, speculate
     from runtime.drafters import parse
     from runtime.experiment.plan import make_drafter
-    from telemetry.journal import Journal, check_writable
+    from telemetry.journal import check_writable
     from telemetry.recorder import Recorder
     from telemetry.store import StoreBusy, StoreUnwritable, load
 
@@ -59,24 +63,45 @@ def command(
     drafter = drafter or ("assistant" if draft_model else None)
     ids = _encode(target, text)
     proposer = None if drafter is None else make_drafter(drafter, target, draft_model)
-    with Journal(store) as journal:
-        recorder = Recorder(journal, record_text=record_text)
-        if proposer is None:
-            generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
-        else:
-            generation = speculate(
-                target, proposer, ids, draft_length=draft_length, max_tokens=max_tokens, recorder=recorder
-            )
-        with generation:
-            seconds = _stream(generation)
+    sink = _JournalWhenNeeded(store)
+    recorder = Recorder(sink, record_text=record_text)
+    if proposer is None:
+        generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
+    else:
+        generation = speculate(
+            target, proposer, ids, draft_length=draft_length, max_tokens=max_tokens, recorder=recorder
+        )
+    with closing(sink), generation:
+        seconds = _stream(generation)
     with contextlib.suppress(StoreBusy, StoreUnwritable):  # the journal is the truth; the next report loads it
-        load(store)
+        load(store, install_views)
     n_rounds, n_tokens = len(seconds), len(generation.tokens)
     click.echo(
         f"{n_tokens} tokens in {n_rounds} rounds, {sum(seconds) / n_tokens:.4f} s per committed token; "
         f"generation {generation.id}",
         err=True,
     )
+
+
+class _JournalWhenNeeded:
+    """A journal that is opened by its first record, so that what is refused leaves none."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._journal: Journal | None = None
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+        from telemetry.journal import Journal
+
+        if self._journal is None:
+            self._journal = Journal(self._store)
+        self._journal.write(record)
+
+    def close(self) -> None:
+        """Close the journal, if there is one."""
+        if self._journal is not None:
+            self._journal.close()
 
 
 def _encode(target: MlxTarget, text: str) -> list[int]:

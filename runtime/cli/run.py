@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.main import INTERRUPTED
-from telemetry.errors import CheckFailed
+from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
     from runtime.experiment.execution import Execution
@@ -118,19 +118,21 @@ def command(
         return
     run_id, execution = _measure(target, plan, store)
     _report(store, run_id, request, model, as_json)
-    if execution.n_divergent:
-        raise CheckFailed(f"{execution.n_divergent} outputs differ from ordinary decoding's, and at no near tie")
+    if execution.divergent:
+        told = ", ".join(f"{name} in {n}" for name, n in execution.divergent.items())
+        raise CheckFailed(f"outputs differ from ordinary decoding's, and at no near tie: {told}")
     if execution.interrupted:
         sys.exit(INTERRUPTED)
 
 
 def _check_cheaply(request: Request, store: Path | None) -> None:
     """What can be refused before a model is loaded."""
-    from runtime.drafters import parse
+    from runtime.drafters import ASSISTANT_NEEDS_MODEL, parse
     from telemetry.journal import check_writable
 
     for spec in request.drafters:
-        parse(spec)
+        if parse(spec).name == "assistant" and request.draft_model is None and "model=" not in spec:
+            raise UsageError(ASSISTANT_NEEDS_MODEL)
     if store is not None:
         check_writable(store)
 

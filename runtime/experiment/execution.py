@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -28,15 +29,15 @@ WARM_UP_TOKENS = 16
 class Execution:
     """One execution of a plan.
 
-    progress: called after every generation. `interrupted` tells whether it was stopped early; `n_divergent` counts
-    outputs that differ from ordinary's beyond a near tie.
+    progress: called after every generation. `interrupted` tells whether it was stopped early; `divergent` counts, by
+    arm, outputs that differ from ordinary's beyond a near tie.
     """
 
     def __init__(
         self, plan: Plan, target: MlxTarget, recorder: Recorder, progress: Callable[[], None] = lambda: None
     ) -> None:
         self.interrupted = False
-        self.n_divergent = 0
+        self.divergent: Counter[str] = Counter()
         self._plan = plan
         self._target = target
         self._recorder = recorder
@@ -107,9 +108,10 @@ class Execution:
         ordinary = self._ordinary.get(key)
         if ordinary is None:
             return
-        for output in done.values():
+        for name, output in done.items():
             record = compare(self._target, block.prompt.ids, ordinary, output)
-            self.n_divergent += not (record.equal or record.near_tie)
+            if not (record.equal or record.near_tie):
+                self.divergent[name] += 1
             self._recorder.write(record)
 
     def _generate(

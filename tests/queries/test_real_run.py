@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
 import queries
 from runtime.experiment.execution import Execution
-from runtime.experiment.plan import make_plan
+from runtime.experiment.plan import Plan, make_plan
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
 from telemetry.store import connect
@@ -39,9 +40,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[duckdb.
         yield connected.con, Recomputed.read(connected.con, "run-1")
 
 
-def execute(store: Path, plan: object, target: object, clock: FakeClock) -> None:
+def execute(store: Path, plan: Plan, target: Any, clock: FakeClock) -> None:
     with Journal(store) as journal:
-        Execution(plan, target, Recorder(journal, run_id="run-1", clock=clock)).run()  # type: ignore[arg-type]
+        Execution(plan, target, Recorder(journal, run_id="run-1", clock=clock)).run()
     assert journal.n_lost == 0
 
 

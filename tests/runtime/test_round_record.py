@@ -140,7 +140,7 @@ def test_every_stage_of_a_real_round_has_its_own_time() -> None:
 
     recorder = Recorder(clock=clock)
     target = SlowTrim(clock, cost_ns=lambda width, context: 5 * MS + width * MS)
-    drafter = Slow(lambda history, m: [history[-1] + 1, *[0] * (m - 1)])
+    drafter: Any = Slow(lambda history, m: [history[-1] + 1, *[0] * (m - 1)])
     generation = speculate(target, drafter, [0, 1, 2, 3], draft_length=4, max_tokens=20, recorder=recorder)
     next(generation)
     start = clock.monotonic_ns()

@@ -57,7 +57,7 @@ def test_the_verdict_is_on_stdout_and_everything_else_on_stderr(
     assert code == 0
     [(run_id,)] = query(prompts.parent / "s", "select run_id from runs")
     assert out.startswith(ARM)
-    assert f"\n  roundscope generate --drafter prompt-lookup --draft-length 8 'your prompt'\n" in out
+    assert "\n  roundscope generate --drafter prompt-lookup --draft-length 8 'your prompt'\n" in out
     assert "\nSwitch on prompt-lookup m=8: " in out
     assert out.endswith(
         f"\nrun {run_id}; next: roundscope report stages --run {run_id} --store {prompts.parent / 's'}\n"
@@ -187,14 +187,18 @@ def test_attributed_timing_gives_shares_and_no_verdict(
     assert (code, shares) == (0, expected)
 
 
-def test_attributed_timing_shows_the_shares_itself(
+def test_attributed_timing_recommends_nothing_and_leads_to_the_shares(
     prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(monkeypatch)
     code, out, _ = run(capsys, prompts, "--timing", "attributed")
     assert code == 0
-    assert all(stage in out for stage in ("draft", "verify", "synchronize", "trim", "rewind"))
-    assert "Switch on" not in out
+    assert re.search("Switch on|Leave it off|roundscope generate|pays|loses", out) is None
+    *_, last = out.splitlines()
+    program, *words = shlex.split(last.partition("next: ")[2])
+    assert program == "roundscope"
+    code, out, _ = call(capsys, *words, "--csv")
+    assert (code, out.count("verify,barrier")) == (0, 2)
 
 
 def accept_everything(drafted: Sequence[int], predicted: Sequence[int]) -> int:
@@ -213,12 +217,17 @@ def test_an_arm_with_another_output_is_named_not_recommended_and_fails_the_run(
     assert code == 3
     assert document["recommendation"]["arm"] is None
     assert ARM in document["recommendation"]["sentence"]
-    assert [line for line in err.splitlines() if line.startswith("error: ") and ARM in line]
+    assert (
+        err.splitlines()[-1]
+        == "error: outputs differ from ordinary decoding's, and at no near tie: prompt-lookup m=8 in 10"
+    )
     # It would pay, and all its outputs but those of the warm-up were compared: 8, and 2 of the attributed pass.
     assert [(row["verdict"], row["n_divergent"], row["n_compared"]) for row in document["verdict"]] == [
         ("pays", 10, 10)
     ] * 2
     assert query(tmp_path / "s", "select outcome from runs") == [("complete",)]
+    code, out, _ = run(capsys, prompts)
+    assert (code, "Switch on" in out, f"Leave it off: {ARM} " in out) == (3, False, True)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +235,6 @@ def test_an_arm_with_another_output_is_named_not_recommended_and_fails_the_run(
     [
         (("--drafter", "nobody"), "'?nobody'?.*prompt-lookup"),
         (("--drafter", "prompt-lookup:size=3"), "has no option 'size'"),
-        (("--drafter", "assistant"), "--draft-model"),
         (("--max-tokens", "0"), "--max-tokens is 0"),
         (("--quick",), "--quick"),
     ],

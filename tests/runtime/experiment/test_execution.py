@@ -44,7 +44,7 @@ def test_everything_planned_is_recorded_and_equal_to_ordinary() -> None:
     assert len(comparisons) == 3 * 2 * 4 + 2 * 4
     assert all(c.equal for c in comparisons)
     assert not execution.interrupted
-    assert execution.n_divergent == 0
+    assert execution.divergent == {}
 
 
 def test_pairs_are_the_ordinary_generation_of_the_same_prompt_and_repeat() -> None:
