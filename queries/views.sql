@@ -335,7 +335,9 @@ select
         case when g.draft_length = 0 then 'drafts nothing: shows what the loop itself costs' end,
         case
             when g.draft_length > 0 and l.total_proposed > 0 and l.drafting_share is not null and l.limited_by is null
-                then printf('no single factor would save 1 %%; %.2f tokens are proposed a round', l.total_proposed / l.n_rounds)
+                then printf(
+                    'no single factor would save 1 %%; %.2f tokens are proposed a round', l.total_proposed / l.n_rounds
+                )
         end,
         case when l.limited_by = 'nothing proposed' then 'asked to speculate, but nothing was ever proposed' end,
         case
