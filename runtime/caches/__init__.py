@@ -1,0 +1,9 @@
+"""Caches the loop can trust: what they hold is known token by token, and every way back is exact or refused."""
+
+from __future__ import annotations
+
+from runtime.caches.kept import KeptCache
+from runtime.caches.kinds import CacheError, Kind, describe_layers, kind_of
+from runtime.caches.undo import Undo, require_undo
+
+__all__ = ["CacheError", "KeptCache", "Kind", "Undo", "describe_layers", "kind_of", "require_undo"]
