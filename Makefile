@@ -1,4 +1,4 @@
-# The first thing typed in a fresh clone: needs Python >= 3.11 (with venv), git and make. Works with GNU make 3.81.
+# The first thing typed in a fresh clone: needs Python >= 3.11 (with venv), git and make (nothing newer than GNU make 3.81).
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
@@ -21,6 +21,8 @@ demo: $(VENV)/.ready ## set up, measure the embedded model on the quick workload
 
 test: $(VENV)/.ready-test ## set up, lint, check types, run the tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/sqlfluff lint queries
 	$(BIN)/mypy
 	$(BIN)/pytest
 

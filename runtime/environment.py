@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from runtime.backend import prepare
 from runtime.cores import usable_processors
+from telemetry import roundscope_version
 from telemetry.records import Environment
 
 PRECISION_VARIABLES = (
@@ -42,11 +43,6 @@ def describe() -> Environment:
         precision={name: os.environ[name] for name in PRECISION_VARIABLES if name in os.environ},
         load1=load1(),
     )
-
-
-def roundscope_version() -> str:
-    """The installed version, or "unknown" when the code runs without being installed."""
-    return _version_or_none("roundscope") or "unknown"
 
 
 def load1() -> float | None:

@@ -15,7 +15,7 @@ from runtime.stopping import Stop
 from telemetry.records import Basis, Outcome, RoundRecord, Way
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Round(msgspec.Struct, frozen=True, gc=False):
     """What one round did. Counts are tokens, durations nanoseconds; telemetry.records.RoundRecord has each
     meaning.
 
@@ -109,63 +109,63 @@ class OpenRound:
     def close(self) -> Round:
         """The round as its caller gets it."""
         return Round(
-            index=self.index,
-            requested=self.requested,
-            proposed=self.proposed,
-            accepted=self.accepted,
-            committed=len(self.tokens),
-            cut=self.cut,
-            outcome=self.outcome,
-            tokens=tuple(self.tokens),
-            stop=None if self.stop is None else self.stop.value,
-            cache_length=self.cache_length,
-            drafter_length=self.drafter_length,
-            width=self.width,
-            syncs=syncs() - self._first_sync,
-            t_round_ns=self._previous - self.start_ns,
-            stages=self.stages,
-            trim_way=self.trim_way,
-            rewind_way=self.rewind_way,
+            self.index,
+            self.requested,
+            self.proposed,
+            self.accepted,
+            len(self.tokens),
+            self.cut,
+            self.outcome,
+            tuple(self.tokens),
+            None if self.stop is None else self.stop.value,
+            self.cache_length,
+            self.drafter_length,
+            self.width,
+            syncs() - self._first_sync,
+            self._previous - self.start_ns,
+            self.stages,
+            self.trim_way,
+            self.rewind_way,
         )
 
     def record(self, closed: Round, generation_id: str, anchor_ns: int, *, with_text: bool) -> RoundRecord:
         """The same round as a record; `anchor_ns` is the generation's monotonic anchor."""
-        stages = self.stages
-        draft_ns, draft_basis = stages.get("draft", _NOT_ENTERED)
-        verify_ns, verify_basis = stages.get("verify", _NOT_ENTERED)
-        synchronize_ns, synchronize_basis = stages.get("synchronize", _NOT_ENTERED)
-        trim_ns, trim_basis = stages.get("trim", _NOT_ENTERED)
-        rewind_ns, rewind_basis = stages.get("rewind", _NOT_ENTERED)
+        find = self.stages.get
+        draft_ns, draft_basis = find("draft", _NOT_ENTERED)
+        verify_ns, verify_basis = find("verify", _NOT_ENTERED)
+        synchronize_ns, synchronize_basis = find("synchronize", _NOT_ENTERED)
+        trim_ns, trim_basis = find("trim", _NOT_ENTERED)
+        rewind_ns, rewind_basis = find("rewind", _NOT_ENTERED)
         return RoundRecord(
-            generation_id=generation_id,
-            index=closed.index,
-            start_ns=self.start_ns - anchor_ns,
-            t_round_ns=closed.t_round_ns,
-            requested=closed.requested,
-            proposed=closed.proposed,
-            accepted=closed.accepted,
-            committed=closed.committed,
-            cut=closed.cut,
-            outcome=closed.outcome,
-            stop_kind=None if self.stop is None else self.stop.kind,
-            width=closed.width,
-            syncs=closed.syncs,
-            cache_length=closed.cache_length,
-            drafter_length=closed.drafter_length,
-            trim_way=closed.trim_way,
-            rewind_way=closed.rewind_way,
-            draft_ns=draft_ns,
-            draft_basis=draft_basis,
-            verify_ns=verify_ns,
-            verify_basis=verify_basis,
-            synchronize_ns=synchronize_ns,
-            synchronize_basis=synchronize_basis,
-            trim_ns=trim_ns,
-            trim_basis=trim_basis,
-            rewind_ns=rewind_ns,
-            rewind_basis=rewind_basis,
-            proposal=list(self.proposal) if with_text else None,
-            tokens=list(self.tokens) if with_text else None,
+            generation_id,
+            self.index,
+            self.start_ns - anchor_ns,
+            closed.t_round_ns,
+            self.requested,
+            self.proposed,
+            self.accepted,
+            closed.committed,
+            self.cut,
+            self.outcome,
+            self.width,
+            closed.syncs,
+            self.cache_length,
+            self.trim_way,
+            self.rewind_way,
+            draft_ns,
+            verify_ns,
+            synchronize_ns,
+            trim_ns,
+            rewind_ns,
+            draft_basis,
+            verify_basis,
+            synchronize_basis,
+            trim_basis,
+            rewind_basis,
+            self.drafter_length,
+            None if self.stop is None else self.stop.kind,
+            list(self.proposal) if with_text else None,
+            list(self.tokens) if with_text else None,
         )
 
 

@@ -17,11 +17,11 @@ import threading
 import time
 import weakref
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
+from telemetry import roundscope_version
 from telemetry.errors import RoundscopeError
 from telemetry.logs import get_logger
 from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, Record
@@ -67,7 +67,7 @@ class Journal:
             host=host,
             pid=os.getpid(),
             created_wall_ns=created,
-            roundscope_version=_own_version(),
+            roundscope_version=roundscope_version(),
         )
         line = self._encoder.encode(header) + b"\n"
         try:
@@ -181,13 +181,6 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _own_version() -> str:
-    try:
-        return version("roundscope")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _leave_parents_files() -> None:

@@ -28,6 +28,8 @@ _WINDOW = 1024
 _BROKEN_OFF = "Input data was truncated"
 
 _decode = msgspec.json.Decoder(Record).decode
+_decode_header = msgspec.json.Decoder(JournalRecord).decode
+_decode_loss = msgspec.json.Decoder(LossRecord).decode
 
 
 class Replaced(Exception):
@@ -145,11 +147,10 @@ def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
             numbers = batch.numbers.setdefault(kind, [])
         kept.append(line)
         numbers.append(number)
-        if isinstance(record, JournalRecord):
-            _take_over(record, row)
-        elif isinstance(record, LossRecord):
-            row.n_lost += record.n_records
     row.n_lines += len(lines)
+    for line in batch.lines.get(JournalRecord, ()):
+        _take_over(_decode_header(line), row)
+    row.n_lost += sum(_decode_loss(line).n_records for line in batch.lines.get(LossRecord, ()))
     return batch
 
 

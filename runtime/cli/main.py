@@ -48,7 +48,7 @@ class LazyGroup(click.Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        from runtime.environment import roundscope_version
+        from telemetry import roundscope_version
 
         click.echo(f"roundscope {roundscope_version()}")
         ctx.exit()

@@ -186,9 +186,9 @@ def test_what_belongs_to_nothing_keeps_waiting(tmp_path: Path) -> None:
 def test_losses_are_counted_and_named_once(tmp_path: Path) -> None:
     losses = [LossRecord(n_records=n, reason="No space left on device") for n in (3, 2)]
     write_lines(tmp_path, [header(), losses[0], b'{"type":', b"rubbish", losses[1]])
-    note = "new in the journals: 1 torn lines, 1 rejected ones (see the table `rejected`), 5 records that could not be written"
+    note = "new in the journals: 1 torn lines, 1 rejected ones (see the table `rejected`), 5 records that could not be "
     with connect(tmp_path) as connected:
-        assert connected.notes == (note,)
+        assert connected.notes == (f"{note}written",)
         counts = "SELECT n_lines, n_torn, n_rejected, n_lost FROM journals"
         assert connected.con.execute(counts).fetchall() == [(5, 1, 1, 5)]
     with connect(tmp_path) as connected:
