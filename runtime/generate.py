@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, get_args
 
 from runtime.backend import prepare
-from runtime.caches import KeptCache, require_trimmable
+from runtime.caches import KeptCache, require_undo
 from runtime.generation import Generation
 from runtime.generation_log import GenerationLog
 from runtime.ordinary import Ordinary
@@ -93,7 +93,7 @@ def speculate(
         target, prompt, max_tokens, stop, eos, logits_processors, temperature, cache, recorder, timing=timing
     )
     try:
-        require_trimmable(session.cache.layers, "the target")
+        require_undo(session.cache.layers, "the target")
         stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing)
     except Exception:
         session.cache.release()

@@ -118,6 +118,7 @@ class GenerationLog:
                 total_ns=now - self._anchor,
                 peak_memory_bytes=peak_memory(),
                 cache_bytes=session.cache.nbytes,
+                snapshot_bytes=session.snapshot_bytes,
                 error_type=None if error is None else type(error).__name__,
                 text=session.text() if self._recorder.record_text and can_decode(session.target) else None,
             )

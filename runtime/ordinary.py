@@ -1,8 +1,8 @@
 """Ordinary decoding: one token a step, the next step launched before the last one is read.
 
 That is its best form, and the baseline that speculation has to beat. While a step is in flight the cache runs
-one position ahead of the history less its last token; finishing takes that position back. A cache that cannot
-be trimmed is therefore decoded without pipelining.
+one position ahead of the history less its last token; finishing takes that position back. It holds the last committed
+token, so where it cannot be taken back (a window that has wrapped, a recurrent state) the cache keeps it and says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Ordinary:
 
     def __init__(self, session: Session, *, pipelined: bool) -> None:
         self._session = session
-        self.pipelined = pipelined and session.cache.trimmable
+        self.pipelined = pipelined
         self._in_flight: Any = None
 
     def prefill(self) -> None:
@@ -43,7 +43,7 @@ class Ordinary:
         open_round.mark("verify", "host_launch")
         [[token]] = read(current)
         open_round.mark("synchronize", "host_wait")
-        session.cache.settle(session.history[-1:], 1)
+        session.cache.hold(session.history[-1:])
         session.history.append(token)
         session.end_at_stop(open_round, [token])
         open_round.tokens = [token]
@@ -65,8 +65,13 @@ class Ordinary:
         open_round.skip()
 
     def finish(self) -> None:
-        """Wait for the device, and take the step in flight back out of the cache."""
+        """Wait for the device, and take the step in flight back out of the cache, or count it in."""
         drain()
-        if self._in_flight is not None:
-            self._in_flight = None
-            self._session.cache.settle([], 1)
+        if self._in_flight is None:
+            return
+        self._in_flight = None
+        cache = self._session.cache
+        if cache.undo.can_trim(1):
+            cache.undo.trim(1)
+        else:
+            cache.hold(self._session.history[-1:])

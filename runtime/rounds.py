@@ -40,6 +40,7 @@ class Round(msgspec.Struct, frozen=True, gc=False):
     stages: dict[str, tuple[int, Basis]]
     trim_way: Way
     rewind_way: Way
+    replayed: int
 
 
 class OpenRound:
@@ -57,6 +58,7 @@ class OpenRound:
         "outcome",
         "proposal",
         "proposed",
+        "replayed",
         "requested",
         "rewind_way",
         "stages",
@@ -69,7 +71,7 @@ class OpenRound:
 
     def __init__(self, index: int, now: Callable[[], int]) -> None:
         self.index = index
-        self.requested = self.proposed = self.accepted = self.cut = self.width = 0
+        self.requested = self.proposed = self.accepted = self.cut = self.width = self.replayed = 0
         self.outcome: Outcome = "step"
         self.tokens: list[int] = []
         self.proposal: list[int] = []
@@ -126,6 +128,7 @@ class OpenRound:
             self.stages,
             self.trim_way,
             self.rewind_way,
+            self.replayed,
         )
 
     def record(self, closed: Round, generation_id: str, anchor_ns: int, *, with_text: bool) -> RoundRecord:
@@ -151,6 +154,7 @@ class OpenRound:
             closed.syncs,
             self.cache_length,
             self.trim_way,
+            self.replayed,
             self.rewind_way,
             draft_ns,
             verify_ns,

@@ -34,6 +34,7 @@ class Session:
         self.stopper = stopper
         self.stop: Stop | None = None
         self.cancelled = False
+        self.snapshot_bytes = 0
         self._sound = len(self.history)
 
     @property
@@ -60,7 +61,7 @@ class Session:
             part = wanted[done : done + chunk]
             self.target.forward(mx.array([part]), self.cache.layers)
             barrier([layer.state for layer in self.cache.layers])
-            self.cache.settle(part, len(part))
+            self.cache.hold(part)
             if done + chunk < len(wanted):
                 release_memory()
 
@@ -91,6 +92,7 @@ class Session:
     def accept_round(self) -> None:
         """The round is whole: what it added to the history is committed for good."""
         self._sound = len(self.history)
+        self.cache.undo.end()
 
     def roll_back(self) -> None:
         """Undo what the open round did to history and cache."""

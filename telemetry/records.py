@@ -22,7 +22,7 @@ Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
 Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled", "error"]
 StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
-Way: TypeAlias = Literal["none", "trim"]
+Way: TypeAlias = Literal["none", "trim", "snapshot"]
 
 COMMITS_ONE_MORE: tuple[Outcome, ...] = ("correction", "bonus", "step")
 """Outcomes whose round commits one token of the target's beyond the accepted ones."""
@@ -144,6 +144,7 @@ class GenerationEnd(Struct, tag="generation_end", tag_field="type", kw_only=True
     total_ns: Annotated[Count, about("start of prefill to the end of closing", "ns")]
     peak_memory_bytes: Annotated[Count, about("MLX's peak memory during the generation", "bytes")]
     cache_bytes: Annotated[Count, about("K/V cache of the target at the end", "bytes")]
+    snapshot_bytes: Annotated[Count, about("most that snapshots of target and drafter held in a round", "bytes")]
     error_type: Annotated[str | None, about("class of the exception, if it failed")] = None
     text: Annotated[str | None, about("the output; only with --record-text")] = None
 
@@ -185,6 +186,7 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     syncs: Annotated[Count, about("device synchronisations")]
     cache_length: Annotated[Count, about("positions the target's cache holds afterwards", "positions")]
     trim_way: Annotated[Way, about("how rejected positions left the target's cache")]
+    replayed: Annotated[Count, about("accepted positions fed again after a snapshot was put back", "positions")]
     rewind_way: Annotated[Way, about("how the drafter came back to the committed history")]
     draft_ns: Annotated[Count, about("drafting", "ns")]
     verify_ns: Annotated[Count, about("verification's forward", "ns")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.caches.kept import KeptCache
-from runtime.caches.kinds import CacheError, Kind, describe_layers, kind_of
+from runtime.caches.kinds import CacheError, Kind, kind_of
 from runtime.caches.undo import Undo, require_undo
 
-__all__ = ["CacheError", "KeptCache", "Kind", "Undo", "describe_layers", "kind_of", "require_undo"]
+__all__ = ["CacheError", "KeptCache", "Kind", "Undo", "kind_of", "require_undo"]

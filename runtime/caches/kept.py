@@ -1,7 +1,8 @@
 """A target's cache with the tokens it holds.
 
-`KeptCache.tokens` is the truth about a cache. Between rounds the target's cache holds the committed history less its last
-token; after a finished generation it can be handed to the next one, which keeps the longest common token prefix.
+`KeptCache.tokens` is the truth about a cache. Between rounds the target's cache holds the committed history less
+its last token; after a finished generation it can be handed to the next one, which keeps the longest common token
+prefix.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from telemetry.errors import UsageError
 class KeptCache:
     """A target's cache together with the tokens it holds.
 
-    target: whose cache it is. tokens: ids at positions 0 .. length - 1. layers: the target's own cache objects, which may
-    run ahead of `tokens` while a round is open or a pipelined step is in flight. undo: the way back out of them.
+    target: whose cache it is. tokens: ids at positions 0 .. length - 1. layers: the target's own cache objects,
+    which may run ahead of `tokens` while a round is open or a pipelined step is in flight. undo: the way back out
+    of them.
     """
 
     def __init__(self, target: Target) -> None:
@@ -87,7 +89,8 @@ class KeptCache:
         self.tokens.extend(tokens)
 
     def restore(self, length: int) -> None:
-        """After a failure in the middle of a round: bring every layer back to `length` positions, however far it got.
+        """After a failure in the middle of a round: bring every layer back to `length` positions, however far it
+        got.
 
         If that cannot be done the cache is marked as damaged and refuses further use; nothing is raised.
         """
@@ -106,4 +109,6 @@ class KeptCache:
         for index, layer in enumerate(flatten(self.layers)):
             offset = getattr(layer, "offset", None)
             if offset is not None and offset != expected:
-                raise CacheError(f"layer {index} ({describe_layer(layer)}) holds {offset} positions instead of {expected}")
+                raise CacheError(
+                    f"layer {index} ({describe_layer(layer)}) holds {offset} positions instead of {expected}"
+                )

@@ -1,9 +1,10 @@
 """What a cache layer can be brought back from, by its class: one entry for every cache class of mlx-lm.
 
-A layer's own `is_trimmable` and `trim` do not promise enough. A rotating cache says yes until its window is full and then
-overwrites what it would have to give back; a concatenating one forgets its offset but keeps the entries; recurrent layers
-hold a state in which no position can be told from another. So each class has a kind here that does it exactly, or says
-that it cannot. A class that is not listed is refused; one that is not mlx-lm's is taken at its word and checked.
+A layer's own `is_trimmable` and `trim` do not promise enough. A rotating cache says yes until its window is full
+and then overwrites what it would have to give back; a concatenating one forgets its offset but keeps the entries;
+recurrent layers hold a state in which no position can be told from another. So each class has a kind here that does
+it exactly, or says that it cannot. A class that is not listed is refused; one that is not mlx-lm's is taken at its
+word and checked.
 """
 
 from __future__ import annotations
@@ -24,9 +25,6 @@ class CacheError(RoundscopeError):
 class Kind(Protocol):
     """How layers of one class are brought back."""
 
-    snapshots: bool
-    """Whether the way back is a snapshot taken before the round, since positions cannot be taken out afterwards."""
-
     def can_trim(self, layer: Any, n: int) -> bool:
         """Whether the newest `n` positions can be taken out exactly, in the state that the layer is in."""
 
@@ -34,10 +32,18 @@ class Kind(Protocol):
         """Take them out; return how many positions that was."""
 
 
+class Snapshotting(Kind, Protocol):
+    """A kind whose layers can also be put back into an earlier state that was kept."""
+
+    def save(self, layer: Any) -> list[Any]:
+        """The state as it is: handles of its own, so that assignments to the layer's arrays leave it alone."""
+
+    def load(self, layer: Any, saved: Sequence[Any]) -> None:
+        """Put a saved state back; it can be put back again."""
+
+
 class Plain:
     """Entries by position, of which the newest can be forgotten: the layer's own `trim` is exact."""
-
-    snapshots = False
 
     def can_trim(self, layer: Any, n: int) -> bool:
         """As far as there are entries."""
@@ -53,8 +59,6 @@ class Plain:
 class Concatenating:
     """Entries are appended by concatenation: they have to be cut off with the offset."""
 
-    snapshots = False
-
     def can_trim(self, layer: Any, n: int) -> bool:
         """As far as there are entries."""
         return bool(n <= layer.offset)
@@ -69,11 +73,10 @@ class Concatenating:
 
 
 class Rotating:
-    """A window of entries. A forward over several positions leaves them in order, and longer than the window by all but
-    one of them: as many of the newest as that can be cut off again. A single step overwrites the oldest entry, for good.
+    """A window of entries. A forward over several positions leaves them in order, and longer than the window by all
+    but one of them: as many of the newest as that can be cut off again. A single step overwrites the oldest entry,
+    for good.
     """
-
-    snapshots = False
 
     def can_trim(self, layer: Any, n: int) -> bool:
         """Whether what is left still holds the whole window before the next position."""
@@ -93,11 +96,18 @@ class Rotating:
         layer._idx = end
         return n
 
+    def save(self, layer: Any) -> list[Any]:
+        """Keys, values and where the next entry goes."""
+        return [copy.copy(layer.keys), copy.copy(layer.values), layer.offset, layer._idx]
+
+    def load(self, layer: Any, saved: Sequence[Any]) -> None:
+        """Put them back."""
+        keys, values, layer.offset, layer._idx = saved
+        layer.keys, layer.values = copy.copy(keys), copy.copy(values)
+
 
 class Chunked:
     """Entries of the current chunk, older ones cut off in front; masks are by position, so some too many do no harm."""
-
-    snapshots = False
 
     def can_trim(self, layer: Any, n: int) -> bool:
         """Whether the chunk of the next position is still held from its beginning."""
@@ -112,8 +122,6 @@ class Chunked:
 class Arrays:
     """A recurrent state: only a copy of an earlier one leads back to it."""
 
-    snapshots = True
-
     def can_trim(self, layer: Any, n: int) -> bool:
         """Never, but by nothing."""
         return n == 0
@@ -123,11 +131,11 @@ class Arrays:
         return 0
 
     def save(self, layer: Any) -> list[Any]:
-        """The state as it is: handles of its own, so that assignments to the layer's arrays leave it alone."""
+        """The arrays, and what says which of them are padding."""
         return [copy.copy(value) for value in (*layer.cache, layer.left_padding, layer.lengths)]
 
     def load(self, layer: Any, saved: Sequence[Any]) -> None:
-        """Put a saved state back; it can be put back again."""
+        """Put them back."""
         *arrays, left_padding, lengths = (copy.copy(value) for value in saved)
         layer.cache, layer.left_padding, layer.lengths = arrays, left_padding, lengths
 
@@ -156,6 +164,14 @@ def kind_of(layer: Any) -> Kind | None:
     if cls.__module__ == MLX_LM_CACHES:
         return KINDS.get(cls.__name__)
     return PLAIN if hasattr(layer, "offset") and layer.is_trimmable() else None
+
+
+def needs_snapshot(layer: Any, *, stepwise: bool) -> Snapshotting | None:
+    """The kind that has to keep the layer's state before a round, if there is one; stepwise: fed one by one in it."""
+    kind = kind_of(layer)
+    if isinstance(kind, Rotating):
+        return kind if stepwise else None
+    return kind if isinstance(kind, Arrays) else None
 
 
 def flatten(layers: Sequence[Any]) -> list[Any]:

@@ -23,7 +23,7 @@ from runtime.rounds import OpenRound
 from runtime.session import Session
 from runtime.speculative.verification import count_accepted, name_outcome
 from telemetry.errors import RoundscopeError
-from telemetry.records import Timing
+from telemetry.records import Basis, Timing
 
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
@@ -102,6 +102,7 @@ class Speculative:
         import mlx.core as mx
 
         last = self._session.history[-1]
+        self._begin_undo()
         if isinstance(proposal.tokens, (list, tuple)):
             ids = mx.array([last, *proposal.tokens])
         else:
@@ -114,6 +115,12 @@ class Speculative:
         else:
             open_round.mark("verify", "host_launch")
         return predictions
+
+    def _begin_undo(self) -> None:
+        undo = self._session.cache.undo
+        undo.begin()
+        held = undo.snapshot_bytes + getattr(self.drafter, "snapshot_bytes", 0)
+        self._session.snapshot_bytes = max(self._session.snapshot_bytes, held)
 
     def _synchronize(
         self, open_round: OpenRound, proposal: Proposal, predictions: Any
@@ -145,11 +152,39 @@ class Speculative:
         session, tokens = self._session, open_round.tokens
         open_round.skip()
         fed = [session.history[-1], *tokens][: len(tokens)]
-        if session.cache.settle(fed, open_round.width):
+        excess = open_round.width - len(fed)
+        undo = session.cache.undo
+        basis: Basis = "host"
+        if excess and undo.way == "snapshot":
+            open_round.trim_way = "snapshot"
+            undo.back(open_round.width)
+            basis = self._replay(open_round, fed)
+        elif excess and (fed or undo.can_trim(excess)):
             open_round.trim_way = "trim"
+            undo.trim(excess)
+        elif excess:  # a cancelled single step that a window cannot give back: it holds the last committed token
+            fed = session.history[-1:]
+        session.cache.hold(fed)
         session.history.extend(tokens)
         open_round.cache_length = session.cache.length
-        open_round.mark("trim", "host")
+        open_round.mark("trim", basis)
+
+    def _replay(self, open_round: OpenRound, fed: Sequence[int]) -> Basis:
+        """Feed the accepted positions again, in one forward, to layers that a snapshot brought back."""
+        import mlx.core as mx
+
+        if not fed:
+            return "host"
+        session = self._session
+        open_round.replayed = len(fed)
+        session.forward(mx.array(list(fed)))
+        states = [layer.state for layer in session.cache.layers]
+        # The next round waits for it; after the last one, nobody would, and T_round would leave it out.
+        if self._attributed or session.stop is not None or len(open_round.tokens) >= session.remaining:
+            barrier(states)
+            return "barrier"
+        mx.async_eval(states)
+        return "host_launch"
 
     def _rewind(self, open_round: OpenRound) -> None:
         drafter, length = self.drafter, len(self._session.history) - 1
@@ -157,7 +192,7 @@ class Speculative:
             drafter.commit(open_round.tokens)
         if drafter.length > length:
             drafter.rewind(length)
-            open_round.rewind_way = "trim"
+            open_round.rewind_way = getattr(drafter, "way", "trim")
         open_round.drafter_length = drafter.length
         open_round.mark("rewind", "host")
 
