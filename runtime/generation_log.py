@@ -56,6 +56,8 @@ class GenerationLog:
                 prompt_tokens=session.prompt_length,
                 cached_tokens=self._cached_tokens,
                 max_tokens=session.max_tokens,
+                n_processors=len(session.processors),
+                kv_bits=None if session.quantising is None else session.quantising.bits,
                 started_wall_ns=wall_ns,
                 started_monotonic_ns=anchor,
                 prompt_ids=session.history[:] if self._recorder.record_text else None,

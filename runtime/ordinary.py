@@ -1,8 +1,9 @@
 """Ordinary decoding: one token a step, the next step launched before the last one is read.
 
 That is its best form, and the baseline that speculation has to beat. While a step is in flight the cache runs
-one position ahead of the history less its last token; finishing takes that position back. It holds the last committed
-token, so where it cannot be taken back (a window that has wrapped, a recurrent state) the cache keeps it and says so.
+one position ahead of the history less its last token; finishing takes that position back. It holds the last
+committed token, so where it cannot be taken back (a window that has wrapped, a recurrent state) the cache keeps it
+and says so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.device import drain, read
+from runtime.processing import choose
 from runtime.rounds import OpenRound
 from runtime.session import Session
 
@@ -25,6 +27,7 @@ class Ordinary:
         self._session = session
         self.pipelined = pipelined
         self._in_flight: Any = None
+        self._seen: Any = None
 
     def prefill(self) -> None:
         """Fill the target's cache."""
@@ -53,7 +56,11 @@ class Ordinary:
     def _launch(self, ids: Any) -> Any:
         import mlx.core as mx
 
-        token = mx.argmax(self._session.forward(ids), axis=-1)
+        session = self._session
+        logits = session.forward(ids)
+        if session.processors:
+            self._seen = mx.array(session.history) if self._seen is None else mx.concatenate([self._seen, ids])
+        token = choose(logits, self._seen, session.processors)
         mx.async_eval(token)
         return token
 

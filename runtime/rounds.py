@@ -41,6 +41,7 @@ class Round(msgspec.Struct, frozen=True, gc=False):
     trim_way: Way
     rewind_way: Way
     replayed: int
+    processed: int
 
 
 class OpenRound:
@@ -56,6 +57,7 @@ class OpenRound:
         "drafter_length",
         "index",
         "outcome",
+        "processed",
         "proposal",
         "proposed",
         "replayed",
@@ -71,7 +73,7 @@ class OpenRound:
 
     def __init__(self, index: int, now: Callable[[], int]) -> None:
         self.index = index
-        self.requested = self.proposed = self.accepted = self.cut = self.width = self.replayed = 0
+        self.requested = self.proposed = self.accepted = self.cut = self.width = self.replayed = self.processed = 0
         self.outcome: Outcome = "step"
         self.tokens: list[int] = []
         self.proposal: list[int] = []
@@ -129,6 +131,7 @@ class OpenRound:
             self.trim_way,
             self.rewind_way,
             self.replayed,
+            self.processed,
         )
 
     def record(self, closed: Round, generation_id: str, anchor_ns: int, *, with_text: bool) -> RoundRecord:
@@ -151,6 +154,7 @@ class OpenRound:
             self.cut,
             self.outcome,
             self.width,
+            self.processed,
             closed.syncs,
             self.cache_length,
             self.trim_way,

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from runtime.caches import KeptCache
+from runtime.caches.quantising import Quantising
 from runtime.device import barrier, release_memory
+from runtime.processing import LogitsProcessor
 from runtime.protocols import Target, can_decode
 from runtime.rounds import OpenRound
 from runtime.stopping import Stop, Stopper
@@ -24,7 +26,15 @@ class Session:
     """The state that every way of decoding shares."""
 
     def __init__(
-        self, target: Target, cache: KeptCache, prompt: Sequence[int], *, max_tokens: int, stopper: Stopper
+        self,
+        target: Target,
+        cache: KeptCache,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        stopper: Stopper,
+        processors: Sequence[LogitsProcessor] = (),
+        quantising: Quantising | None = None,
     ) -> None:
         self.target = target
         self.cache = cache
@@ -32,6 +42,8 @@ class Session:
         self.prompt_length = len(prompt)
         self.max_tokens = max_tokens
         self.stopper = stopper
+        self.processors = tuple(processors)
+        self.quantising = quantising
         self.stop: Stop | None = None
         self.cancelled = False
         self.snapshot_bytes = 0
@@ -59,7 +71,7 @@ class Session:
         wanted = self.history[:-1]
         while (done := self.cache.length) < len(wanted) and not self.cancelled:
             part = wanted[done : done + chunk]
-            self.target.forward(mx.array([part]), self.cache.layers)
+            self.forward(mx.array(part))
             barrier([layer.state for layer in self.cache.layers])
             self.cache.hold(part)
             if done + chunk < len(wanted):
@@ -67,7 +79,17 @@ class Session:
 
     def forward(self, ids: Any) -> Any:
         """Logits (n, vocab) of ids (n,), lazily; the cache's layers grow by n."""
-        return self.target.forward(ids[None], self.cache.layers)[0]
+        layers = self.cache.layers
+        logits = self.target.forward(ids[None], layers)[0]
+        if self.quantising is not None:
+            self.quantising.apply(layers)
+        return logits
+
+    def limit_proposal(self, draft_length: int) -> int:
+        """How many tokens to ask for: `draft_length`, less where the budget or a quantising threshold comes first."""
+        limit = min(draft_length, self.remaining - 1)
+        width = None if self.quantising is None else self.quantising.limit_width(self.cache.length)
+        return limit if width is None else min(limit, width - 1)
 
     def text(self) -> str:
         """The output as text: without the id that ended it, and cut before a stop string.

@@ -118,6 +118,8 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     prompt_tokens: Annotated[Count, about("length of the prompt", "tokens")]
     cached_tokens: Annotated[Count, about("prompt tokens already in a kept cache", "tokens")]
     max_tokens: Annotated[Count, about("limit of the output", "tokens")]
+    n_processors: Annotated[Count, about("logits processors applied to every token")]
+    kv_bits: Annotated[Count | None, about("bits of a quantised K/V cache; NULL: not quantised", "bits")] = None
     started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of prefill", "ns since epoch")]
     started_monotonic_ns: Annotated[Count, about("monotonic clock at the anchor", "ns")]
     prompt_ids: Annotated[list[int] | None, about("the prompt's token ids; only with --record-text")] = None
@@ -183,6 +185,7 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     cut: Annotated[Count, about("proposed tokens never judged: EOS, a stop or cancellation came first", "tokens")]
     outcome: Annotated[Outcome, about("how the round ended")]
     width: Annotated[Count, about("positions in the verify forward; 0: none was made", "positions")]
+    processed: Annotated[Count, about("rows that logits processors were applied to, one by one", "positions")]
     syncs: Annotated[Count, about("device synchronisations")]
     cache_length: Annotated[Count, about("positions the target's cache holds afterwards", "positions")]
     trim_way: Annotated[Way, about("how rejected positions left the target's cache")]

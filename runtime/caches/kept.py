@@ -84,6 +84,12 @@ class KeptCache:
             raise
         del self.tokens[length:]
 
+    def adopt(self, layers: Sequence[Any], tokens: Sequence[int]) -> None:
+        """Take over layers that hold `tokens` already."""
+        self.layers = list(layers)
+        self.undo = Undo(self.layers)
+        self.tokens = list(tokens)
+
     def hold(self, tokens: Sequence[int]) -> None:
         """Every layer grew by `tokens`, which are committed."""
         self.tokens.extend(tokens)

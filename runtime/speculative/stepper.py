@@ -18,6 +18,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from runtime.device import barrier, drain, read
+from runtime.processing import choose
 from runtime.protocols import Drafter, Proposal
 from runtime.rounds import OpenRound
 from runtime.session import Session
@@ -64,21 +65,27 @@ class Speculative:
                 f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
             )
         proposal = self._draft(open_round)
-        cancelled = self._session.cancelled
-        if not cancelled:
-            predictions = self._verify(open_round, proposal)
-            drafted, predicted = self._synchronize(open_round, proposal, predictions)
-            cancelled = self._session.cancelled
-            if not cancelled:
-                self._judge(open_round, drafted, predicted)
-        if cancelled:
+        if self._session.cancelled or not self._verify_and_judge(open_round, proposal):
             open_round.void("cancelled")
         self._trim(open_round)
         self._rewind(open_round)
 
+    def _verify_and_judge(self, open_round: OpenRound, proposal: Proposal) -> bool:
+        """Whether the proposal was judged: not if the generation was cancelled while the device worked."""
+        processed = bool(self._session.processors)
+        verified = self._verify(open_round, proposal, choose_all=not processed)
+        if processed:
+            return self._process_rows(open_round, proposal, verified)
+        drafted, predicted = self._synchronize(open_round, proposal, verified)
+        if self._session.cancelled:
+            return False
+        tokens = list(predicted[: count_accepted(drafted, predicted) + 1])
+        self._judge(open_round, drafted, tokens, self._session.end_at_stop(open_round, tokens))
+        return True
+
     def _draft(self, open_round: OpenRound) -> Proposal:
         session = self._session
-        open_round.requested = min(self.draft_length, session.remaining - 1)
+        open_round.requested = session.limit_proposal(self.draft_length)
         proposal = self.drafter.propose(session.history, open_round.requested)
         if len(proposal) > open_round.requested:
             raise DrafterError(
@@ -98,7 +105,8 @@ class Speculative:
             open_round.mark("draft", "host_launch")
         return proposal
 
-    def _verify(self, open_round: OpenRound, proposal: Proposal) -> Any:
+    def _verify(self, open_round: OpenRound, proposal: Proposal, *, choose_all: bool) -> Any:
+        """The target's tokens (width,) after each position, or the logits (width, vocab) they are to be chosen from."""
         import mlx.core as mx
 
         last = self._session.history[-1]
@@ -108,13 +116,14 @@ class Speculative:
         else:
             ids = mx.concatenate([mx.array([last], dtype=proposal.tokens.dtype), proposal.tokens])
         open_round.width = open_round.proposed + 1
-        predictions = mx.argmax(self._session.forward(ids), axis=-1)
+        logits = self._session.forward(ids)
+        verified = mx.argmax(logits, axis=-1) if choose_all else logits
         if self._attributed:
-            barrier(predictions)
+            barrier(verified)
             open_round.mark("verify", "barrier")
         else:
             open_round.mark("verify", "host_launch")
-        return predictions
+        return verified
 
     def _begin_undo(self) -> None:
         undo = self._session.cache.undo
@@ -135,11 +144,34 @@ class Speculative:
         open_round.proposal = list(drafted)
         return drafted, predicted
 
-    def _judge(self, open_round: OpenRound, drafted: Sequence[int], predicted: Sequence[int]) -> None:
-        accepted = count_accepted(drafted, predicted)
-        tokens = list(predicted[: accepted + 1])
+    def _process_rows(self, open_round: OpenRound, proposal: Proposal, logits: Any) -> bool:
+        """Choose token by token through the processors, as far as ordinary decoding would come this way."""
+        import mlx.core as mx
+
+        session, tokens, stopped_at = self._session, [], None
+        drafted = self._read_proposal(proposal)
+        open_round.proposal = list(drafted)
+        seen = mx.array(session.history)
+        for index in range(len(drafted) + 1):
+            history = mx.concatenate([seen, mx.array(drafted[:index])]) if index else seen
+            [[token]] = read(choose(logits[index : index + 1], history, session.processors))
+            if session.cancelled:
+                return False
+            tokens.append(token)
+            if session.end_at_stop(open_round, [token]) is not None:
+                stopped_at = index
+                break
+            if token not in drafted[index : index + 1]:
+                break
+        open_round.processed = len(tokens)
+        open_round.mark("synchronize", "host_wait")
+        self._judge(open_round, drafted, tokens, stopped_at)
+        return True
+
+    def _judge(self, open_round: OpenRound, drafted: Sequence[int], tokens: list[int], stopped_at: int | None) -> None:
+        """`tokens` are the target's, up to the first that the drafter had not or that a stop was found at."""
+        accepted = count_accepted(drafted[: len(tokens)], tokens)
         open_round.outcome = name_outcome(len(drafted), accepted)
-        stopped_at = self._session.end_at_stop(open_round, tokens)
         if stopped_at is not None and stopped_at < accepted:
             accepted = stopped_at + 1
             del tokens[accepted:]
@@ -147,6 +179,13 @@ class Speculative:
             open_round.cut = len(drafted) - accepted
         open_round.accepted = accepted
         open_round.tokens = tokens
+
+    def _read_proposal(self, proposal: Proposal) -> list[int]:
+        if isinstance(proposal.tokens, (list, tuple)):
+            return list(proposal.tokens)
+        [drafted] = read(proposal.tokens)
+        self._check_ids(drafted)
+        return drafted
 
     def _trim(self, open_round: OpenRound) -> None:
         session, tokens = self._session, open_round.tokens
