@@ -76,7 +76,7 @@ def identify(target: Target) -> str:
     model: Any = getattr(target, "model", None)
     if model is None:
         raise UsageError(f"a cache of {_name(target)} cannot be kept in a file: it is no model of mlx-lm")
-    arrays: list[tuple[str, Any]] = tree_flatten(model.parameters())
+    arrays: Any = tree_flatten(model.parameters())
     extremes = mx.stack([mx.stack([mx.max(array), mx.min(array)]).astype(mx.float32) for _, array in arrays])
     shapes = [(name, str(array.dtype), array.shape) for name, array in arrays]
     digest = hashlib.sha256(json.dumps([shapes, extremes.tolist()]).encode()).hexdigest()
