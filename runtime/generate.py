@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack, get_args
 
 from runtime.backend import prepare
 from runtime.caches import KeptCache, require_undo
-from runtime.caches.quantising import Quantising
+from runtime.caches.quantising import Quantising, refuse_quantised
 from runtime.generation import Generation
 from runtime.generation_log import GenerationLog
 from runtime.ordinary import Ordinary
@@ -115,7 +115,7 @@ def _prepare(
         raise UsageError(f"max_tokens is {max_tokens}; it must be 1 or more")
     prepare()
     ids = _tokenise(target, prompt)
-    budget = _fit(target, ids, max_tokens)
+    budget = fit_budget(target, ids, max_tokens)
     stopper = make_stopper(target, options.get("stop", ()), options.get("eos"))
     kept = options.get("cache")
     quantising = _make_quantising(options)
@@ -123,6 +123,8 @@ def _prepare(
         kept = KeptCache(target)
         if quantising is not None:
             quantising.check(kept.layers)
+    else:
+        refuse_quantised(kept.layers)
     kept.acquire(target)
     try:
         cached = kept.keep_prefix(ids)
@@ -170,7 +172,8 @@ def _tokenise(target: Target, prompt: Prompt) -> list[int]:
     return ids
 
 
-def _fit(target: Target, ids: Sequence[int], max_tokens: int) -> int:
+def fit_budget(target: Target, ids: Sequence[int], max_tokens: int) -> int:
+    """`max_tokens`, or what the target's positions leave after the prompt; Unsupported if that is nothing."""
     if target.max_positions is None:
         return max_tokens
     room = target.max_positions - len(ids)

@@ -60,7 +60,7 @@ class Ordinary:
         logits = session.forward(ids)
         if session.processors:
             self._seen = mx.array(session.history) if self._seen is None else mx.concatenate([self._seen, ids])
-        token = choose(logits, self._seen, session.processors)
+        token = choose(logits, self._seen, session.processors, session.rows)
         mx.async_eval(token)
         return token
 

@@ -8,16 +8,25 @@ one, and no further than the first mismatch or stop, so every call belongs to a 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 LogitsProcessor: TypeAlias = Callable[[Any, Any], Any]
 
+Rows: TypeAlias = deque[Any]
+"""Logits (1, vocab), lazy, one array for each token in order of output; whoever asked for them takes them out."""
 
-def choose(logits: Any, tokens: Any, processors: Sequence[LogitsProcessor]) -> Any:
-    """The token (1,) that follows `tokens` (n,), from its logits (1, vocab), lazily; the lowest id on ties."""
+
+def choose(logits: Any, tokens: Any, processors: Sequence[LogitsProcessor], rows: Rows | None = None) -> Any:
+    """The token (1,) that follows `tokens` (n,), from its logits (1, vocab), lazily; the lowest id on ties.
+
+    rows: where the logits that it is chosen from are kept, if anywhere.
+    """
     import mlx.core as mx
 
     for processor in processors:
         logits = processor(tokens, logits)
+    if rows is not None:
+        rows.append(logits)
     return mx.argmax(logits, axis=-1)

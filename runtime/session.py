@@ -6,13 +6,13 @@ round added.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runtime.caches import KeptCache
 from runtime.caches.quantising import Quantising
 from runtime.device import barrier, release_memory
-from runtime.processing import LogitsProcessor
+from runtime.processing import LogitsProcessor, Rows
 from runtime.protocols import Target, can_decode
 from runtime.rounds import OpenRound
 from runtime.stopping import Stop, Stopper
@@ -23,7 +23,11 @@ PREFILL_CHUNK = 2048
 
 
 class Session:
-    """The state that every way of decoding shares."""
+    """The state that every way of decoding shares.
+
+    Set before the first round by those who want it otherwise: `prefill_chunk`, positions a prefill forward takes at
+    most; `on_prefill`, called with the number of positions after each; `rows`, a queue to keep every token's logits in.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,9 @@ class Session:
         self.stop: Stop | None = None
         self.cancelled = False
         self.snapshot_bytes = 0
+        self.prefill_chunk = PREFILL_CHUNK
+        self.on_prefill: Callable[[int], None] | None = None
+        self.rows: Rows | None = None
         self._sound = len(self.history)
 
     @property
@@ -64,26 +71,36 @@ class Session:
         """Whether a stop was found or the budget is spent."""
         return self.stop is not None or self.remaining <= 0
 
-    def prefill(self, chunk: int = PREFILL_CHUNK) -> None:
+    def prefill(self) -> None:
         """Fill the target's cache with the prompt less its last token, and wait; a cancellation ends it early."""
         import mlx.core as mx
 
+        chunk = self.prefill_chunk
         wanted = self.history[:-1]
         while (done := self.cache.length) < len(wanted) and not self.cancelled:
             part = wanted[done : done + chunk]
             self.forward(mx.array(part))
             barrier([layer.state for layer in self.cache.layers])
             self.cache.hold(part)
+            if self.on_prefill is not None:
+                self.on_prefill(len(part))
             if done + chunk < len(wanted):
                 release_memory()
 
-    def forward(self, ids: Any) -> Any:
-        """Logits (n, vocab) of ids (n,), lazily; the cache's layers grow by n."""
-        layers = self.cache.layers
-        logits = self.target.forward(ids[None], layers)[0]
-        if self.quantising is not None:
-            self.quantising.apply(layers)
+    def forward(self, ids: Any, *, tentative: bool = False) -> Any:
+        """Logits (n, vocab) of ids (n,), lazily; the cache's layers grow by n.
+
+        tentative: some of the positions may be taken back; `settle` follows once it is known which.
+        """
+        logits = self.target.forward(ids[None], self.cache.layers)[0]
+        if not tentative:
+            self.settle()
         return logits
+
+    def settle(self) -> None:
+        """All that the layers hold is committed: quantise those that hold enough."""
+        if self.quantising is not None:
+            self.quantising.apply(self.cache.layers)
 
     def limit_proposal(self, draft_length: int) -> int:
         """How many tokens to ask for: `draft_length`, less where the budget or a quantising threshold comes first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,32 @@ _FORMAT = "roundscope-kept-cache-1"
 
 
 def save_cache(cache: KeptCache, path: Path | str) -> None:
-    """Write `cache`, of a finished generation, to `path` (safetensors); an existing file is replaced as a whole.
+    """Write `cache`, of a finished generation, to `path` (*.safetensors); an existing file is replaced as a whole.
 
-    Raises UsageError if it is in use, damaged or of a target that is no model of mlx-lm.
+    Raises UsageError if it is in use, damaged or of a target that is no model of mlx-lm, or for another kind of path.
     """
     from mlx_lm.models.cache import save_prompt_cache
 
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise UsageError(f"a cache cannot be kept in {path}: give a path that ends in .safetensors")
     if cache.in_use:
         raise UsageError("this cache is in use by a generation that is not finished; close that one first")
     try:
         cache.check_integrity()
     except CacheError as error:
         raise UsageError(f"this cache is damaged ({error}) and is not saved") from error
-    path = Path(path)
-    owner = {"format": _FORMAT, "target": identify(cache.target), "tokens": json.dumps(cache.tokens)}
+    layers = cache.layers if cache.tokens else []
+    target = identify(cache.target)
+    owner = {
+        "format": _FORMAT,
+        "target": target,
+        "tokens": json.dumps(cache.tokens),
+        "content": _digest(layers, cache.tokens),
+    }
     partial = path.with_name(f".{path.name}.{os.getpid()}.safetensors")
     try:
-        save_prompt_cache(str(partial), cache.layers if cache.tokens else [], owner)
+        save_prompt_cache(str(partial), layers, owner)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -55,6 +65,8 @@ def load_cache(path: Path | str, target: Target) -> KeptCache:
         tokens = json.loads(owner["tokens"])
         if owner["format"] != _FORMAT:
             raise ValueError(f"its format is {owner['format']}")
+        if owner["content"] != _digest(layers, tokens):
+            raise ValueError("its content is not what was written")
     except Exception as error:
         raise RoundscopeError(f"{path} holds no kept cache that can be read ({error}); start without it") from error
     if owner["target"] != identify(target):
@@ -69,18 +81,30 @@ def load_cache(path: Path | str, target: Target) -> KeptCache:
 
 
 def identify(target: Target) -> str:
-    """Name and weights of a target as one line. The extremes of each array are exact on every backend; sums are not."""
-    import mlx.core as mx
-    from mlx.utils import tree_flatten
-
+    """Name and weights of a target as one line."""
     model: Any = getattr(target, "model", None)
     if model is None:
         raise UsageError(f"a cache of {_name(target)} cannot be kept in a file: it is no model of mlx-lm")
-    arrays: Any = tree_flatten(model.parameters())
-    extremes = mx.stack([mx.stack([mx.max(array), mx.min(array)]).astype(mx.float32) for _, array in arrays])
+    return f"{_name(target)} {_digest_tree(model.parameters())}"
+
+
+def _digest(layers: Sequence[Any], tokens: Sequence[int]) -> str:
+    return _digest_tree([list(tokens), [layer.state for layer in layers]])
+
+
+def _digest_tree(tree: Any) -> str:
+    """Names, shapes and sums of a tree's arrays. Summed are their bits, as integers: exact in any order, anywhere."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    leaves: Any = tree_flatten(tree)
+    arrays = [(name, leaf) for name, leaf in leaves if isinstance(leaf, mx.array)]
+    words = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
+    sums = [mx.sum(mx.view(array, words[array.itemsize])).astype(mx.uint32) for _, array in arrays]
     shapes = [(name, str(array.dtype), array.shape) for name, array in arrays]
-    digest = hashlib.sha256(json.dumps([shapes, extremes.tolist()]).encode()).hexdigest()
-    return f"{_name(target)} {digest}"
+    others = [(name, str(leaf)) for name, leaf in leaves if not isinstance(leaf, mx.array)]
+    summed = mx.stack(sums).tolist() if sums else []
+    return hashlib.sha256(json.dumps([shapes, others, summed]).encode()).hexdigest()
 
 
 def _name(target: Target) -> str:

@@ -89,11 +89,18 @@ class Rotating:
         return bool(in_order and held - n >= min(layer.offset - n, layer.max_size - 1))
 
     def trim(self, layer: Any, n: int) -> int:
-        """Cut keys and values."""
+        """Cut keys and values.
+
+        Where a whole forward is taken back out of a full window, the place of the next entry stays allocated: the
+        layer would otherwise try to grow by a negative number.
+        """
+        if n == 0:
+            return 0
         end = layer._idx - n
-        layer.keys, layer.values = layer.keys[..., :end, :], layer.values[..., :end, :]
         layer.offset -= n
         layer._idx = end
+        end += end < min(layer.max_size, layer.offset)
+        layer.keys, layer.values = layer.keys[..., :end, :], layer.values[..., :end, :]
         return n
 
     def save(self, layer: Any) -> list[Any]:
@@ -107,7 +114,11 @@ class Rotating:
 
 
 class Chunked:
-    """Entries of the current chunk, older ones cut off in front; masks are by position, so some too many do no harm."""
+    """Entries of the current chunk, older ones cut off in front; masks are by position, so some too many do no harm.
+
+    The front is cut before each forward: after one over several positions the chunk that it began in is still held,
+    after as many single steps it may not be.
+    """
 
     def can_trim(self, layer: Any, n: int) -> bool:
         """Whether the chunk of the next position is still held from its beginning."""
@@ -117,6 +128,15 @@ class Chunked:
     def trim(self, layer: Any, n: int) -> int:
         """By the layer's own method."""
         return int(layer.trim(n))
+
+    def save(self, layer: Any) -> list[Any]:
+        """Keys, values and the positions of the last and the first of them."""
+        return [copy.copy(layer.keys), copy.copy(layer.values), layer.offset, layer.start_position]
+
+    def load(self, layer: Any, saved: Sequence[Any]) -> None:
+        """Put them back."""
+        keys, values, layer.offset, layer.start_position = saved
+        layer.keys, layer.values = copy.copy(keys), copy.copy(values)
 
 
 class Arrays:
@@ -162,14 +182,16 @@ def kind_of(layer: Any) -> Kind | None:
     """The kind of a layer; None if nothing is known that brings it back."""
     cls = type(layer)
     if cls.__module__ == MLX_LM_CACHES:
-        return KINDS.get(cls.__name__)
+        kind = KINDS.get(cls.__name__)
+        # One that keeps its first entries for good masks a block by place: later rows would miss some of those.
+        return None if isinstance(kind, Rotating) and layer.keep else kind
     return PLAIN if hasattr(layer, "offset") and layer.is_trimmable() else None
 
 
 def needs_snapshot(layer: Any, *, stepwise: bool) -> Snapshotting | None:
     """The kind that has to keep the layer's state before a round, if there is one; stepwise: fed one by one in it."""
     kind = kind_of(layer)
-    if isinstance(kind, Rotating):
+    if isinstance(kind, (Rotating, Chunked)):
         return kind if stepwise else None
     return kind if isinstance(kind, Arrays) else None
 

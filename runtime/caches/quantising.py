@@ -33,12 +33,14 @@ class Quantising:
 
     def check(self, layers: Sequence[Any]) -> None:
         """Raise Unsupported, naming it, if a layer of this cache cannot be quantised."""
-        for index, layer in enumerate(flatten(layers)):
+        for index, layer in enumerate(layers):
             plain = type(layer).__module__ == MLX_LM_CACHES and type(layer).__name__ in ("KVCache", "ArraysCache")
             if not plain:
                 raise Unsupported(
                     f"kv_bits is refused: layer {index} ({describe_layer(layer)}) cannot be quantised; leave it out"
                 )
+        if not any(type(layer).__name__ == "KVCache" for layer in layers):
+            raise Unsupported("kv_bits is refused: no layer holds keys and values; leave it out")
 
     def apply(self, layers: list[Any]) -> None:
         """Convert, in place, the layers that hold enough."""
@@ -49,3 +51,13 @@ class Quantising:
     def limit_width(self, length: int) -> int | None:
         """Most positions that a forward may add to a cache of `length`; None if any number."""
         return self.start - length if length < self.start else None
+
+
+def refuse_quantised(layers: Sequence[Any]) -> None:
+    """Raise Unsupported, naming it, if a layer of a kept cache is quantised: warm would not equal cold."""
+    for index, layer in enumerate(flatten(layers)):
+        if type(layer).__name__ == "QuantizedKVCache":
+            raise Unsupported(
+                f"this cache is quantised: layer {index} ({describe_layer(layer)}) holds other values than a "
+                "prefill of the prompt would give; start without it"
+            )

@@ -45,7 +45,8 @@ class Assistant:
     def _empty(self) -> None:
         self._cache = self.model.make_cache()
         self._undo = Undo(self._cache, stepwise=True)
-        self.length = self._base = 0
+        self.length = 0
+        self._base: int | None = None
 
     @property
     def way(self) -> Way:
@@ -70,13 +71,17 @@ class Assistant:
         A prompt that fills the model's positions is not taken in, and nothing is proposed for it.
         """
         self._empty()
+        self.take_in(prompt)
+
+    def take_in(self, prompt: Sequence[int]) -> None:
+        """Feed what the cache lacks of `prompt` less its last token, as `reset` does."""
         if self._limit(len(prompt), 1) == 0:
             get_logger().warning(
                 "assistant.prompt_too_long", prompt_tokens=len(prompt), positions=self.model.max_positions
             )
             return
         filling = prompt[:-1]
-        for start in range(0, len(filling), PREFILL_CHUNK):
+        for start in range(self.length, len(filling), PREFILL_CHUNK):
             part = filling[start : start + PREFILL_CHUNK]
             self._feed(self._upload(part))
             barrier([layer.state for layer in self._cache])
@@ -112,8 +117,10 @@ class Assistant:
         """
         if self._undo.way == "trim":
             length = min(length, *(layer.offset for layer in flatten(self._cache)))
-        elif length >= self._base:
+        elif self._base is not None and length >= self._base:
             length = self._base
+        elif self._base is None and length >= self.length:
+            return
         else:
             self._empty()
             return

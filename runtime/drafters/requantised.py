@@ -21,34 +21,38 @@ class Requantised(Assistant):
     """Drafts with a copy of `target` of `bits` bits; modules that cannot be quantised are shared with the target."""
 
     def __init__(self, target: Any, bits: int) -> None:
-        """Raises Unsupported if `target` is no model of mlx-lm, or is of so few bits already."""
+        """Raises Unsupported if `target` is no model of mlx-lm, is of so few bits already, or cannot be quantised."""
         name = f"self-q{bits}"
         if not isinstance(target, MlxTarget):
             raise Unsupported(f"the drafter {name} requantises a model of mlx-lm, and the target is none; take another")
-        held = _find_bits(target.model)
-        if held is not None and held <= bits:
+        if target.dtype.endswith("-bit") and int(target.dtype.removesuffix("-bit")) <= bits:
             raise Unsupported(
-                f"the drafter {name} would be the target over again: its weights have {held} bits already; take a "
+                f"the drafter {name} would be the target over again: its weights are {target.dtype} already; take a "
                 "drafter of fewer bits, or a target of more (dtype='float32')"
             )
-        super().__init__(MlxTarget(f"{target.name} {bits}-bit", _requantise(target.model, bits), target.tokenizer))
+        model = _requantise(target.model, bits)
+        if not any(hasattr(module, "bits") for module in model.modules()):
+            raise Unsupported(
+                f"the drafter {name} would be the target over again: none of its weights has rows of a multiple of "
+                f"{GROUP_SIZES[-1]} numbers, as quantising needs; take another drafter"
+            )
+        super().__init__(MlxTarget(f"{target.name} {bits}-bit", model, target.tokenizer))
         self.name = name
-
-
-def _find_bits(model: Any) -> int | None:
-    bits = [module.bits for module in model.modules() if hasattr(module, "bits")]
-    return max(bits) if bits else None
 
 
 def _requantise(model: Any, bits: int) -> Any:
     import mlx.core as mx
     from mlx.nn.layers.quantized import quantize
+    from mlx_lm.utils import dequantize_model
 
-    smaller = copy.deepcopy(model)
+    smaller = dequantize_model(copy.deepcopy(model))
     group_size = _choose_group_size(smaller)
+    own_choice = getattr(smaller, "quant_predicate", None)
 
-    def quantises(path: str, module: Any) -> bool:
-        return hasattr(module, "to_quantized") and module.weight.shape[-1] % group_size == 0
+    def quantises(path: str, module: Any) -> Any:
+        if not hasattr(module, "to_quantized") or module.weight.shape[-1] % group_size:
+            return False
+        return True if own_choice is None else own_choice(path, module)
 
     quantize(smaller, group_size=group_size, bits=bits, class_predicate=quantises)
     smaller.eval()

@@ -19,6 +19,8 @@ class Suffix(HostDrafter):
     """Proposes the continuation of the longest ending of the history that occurred before, of at least `min_n`
     tokens.
 
+    It is read off where that ending was last the longest one, as a place nearer to now is the likelier guide; what
+    never was yet is read off an earlier occurrence. (The latest of all would cost more than constant time a token.)
     As in prompt lookup, a continuation that reaches the end of the history runs on into the proposal itself.
     """
 

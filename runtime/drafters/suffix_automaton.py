@@ -50,12 +50,15 @@ class SuffixAutomaton:
         return len(self._next) - 1
 
     def match(self) -> tuple[int, int]:
-        """Length of the text's longest ending that also occurs earlier, and where that occurrence ends (exclusive)."""
+        """Length of the text's longest ending that also occurs earlier, and where such an occurrence ends (exclusive).
+
+        Of several, the one where it was marked last; before its first mark, one of those known to it by then.
+        """
         state = max(self._link[self._last], 0)
         return self._length[state], self._end[state]
 
     def mark_match(self) -> None:
-        """From now on the ending that `match` gives is found here, at its latest occurrence."""
+        """From now on the ending that `match` gives is found here, at the end of the text."""
         state = self._link[self._last]
         if state > 0:
             self._end[state] = len(self.tokens)

@@ -45,6 +45,7 @@ class Speculative:
     def __init__(self, session: Session, drafter: Drafter, *, draft_length: int, timing: Timing) -> None:
         self._session = session
         self._attributed = timing == "attributed"
+        self._logits: Any = None
         self.drafter = drafter
         self.draft_length = draft_length
         self.arm = f"{drafter.name} m={draft_length}"
@@ -54,12 +55,14 @@ class Speculative:
         self._session.prefill()
         if self._session.cancelled:
             return
+        self._session.cache.undo.begin()
         _in_use[id(self.drafter)] = self
         self.drafter.reset(self._session.history)
         drain()
 
     def step(self, open_round: OpenRound) -> None:
         """Do one round; it commits at least one token unless the generation was cancelled in the middle of it."""
+        self._session.cache.undo.begin()
         if not self._owns_drafter():
             raise DrafterError(
                 f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
@@ -81,7 +84,13 @@ class Speculative:
             return False
         tokens = list(predicted[: count_accepted(drafted, predicted) + 1])
         self._judge(open_round, drafted, tokens, self._session.end_at_stop(open_round, tokens))
+        self._keep_rows(len(tokens))
         return True
+
+    def _keep_rows(self, count: int) -> None:
+        rows, logits, self._logits = self._session.rows, self._logits, None
+        if rows is not None:
+            rows.extend(logits[index : index + 1] for index in range(count))
 
     def _draft(self, open_round: OpenRound) -> Proposal:
         session = self._session
@@ -110,14 +119,15 @@ class Speculative:
         import mlx.core as mx
 
         last = self._session.history[-1]
-        self._begin_undo()
+        self._note_snapshots()
         if isinstance(proposal.tokens, (list, tuple)):
             ids = mx.array([last, *proposal.tokens])
         else:
             ids = mx.concatenate([mx.array([last], dtype=proposal.tokens.dtype), proposal.tokens])
         open_round.width = open_round.proposed + 1
-        logits = self._session.forward(ids)
+        logits = self._session.forward(ids, tentative=True)
         verified = mx.argmax(logits, axis=-1) if choose_all else logits
+        self._logits = logits if choose_all and self._session.rows is not None else None
         if self._attributed:
             barrier(verified)
             open_round.mark("verify", "barrier")
@@ -125,10 +135,8 @@ class Speculative:
             open_round.mark("verify", "host_launch")
         return verified
 
-    def _begin_undo(self) -> None:
-        undo = self._session.cache.undo
-        undo.begin()
-        held = undo.snapshot_bytes + getattr(self.drafter, "snapshot_bytes", 0)
+    def _note_snapshots(self) -> None:
+        held = self._session.cache.undo.snapshot_bytes + getattr(self.drafter, "snapshot_bytes", 0)
         self._session.snapshot_bytes = max(self._session.snapshot_bytes, held)
 
     def _synchronize(
@@ -154,7 +162,7 @@ class Speculative:
         seen = mx.array(session.history)
         for index in range(len(drafted) + 1):
             history = mx.concatenate([seen, mx.array(drafted[:index])]) if index else seen
-            [[token]] = read(choose(logits[index : index + 1], history, session.processors))
+            [[token]] = read(choose(logits[index : index + 1], history, session.processors, session.rows))
             if session.cancelled:
                 return False
             tokens.append(token)
@@ -203,6 +211,7 @@ class Speculative:
             undo.trim(excess)
         elif excess:  # a cancelled single step that a window cannot give back: it holds the last committed token
             fed = session.history[-1:]
+        session.settle()
         session.cache.hold(fed)
         session.history.extend(tokens)
         open_round.cache_length = session.cache.length

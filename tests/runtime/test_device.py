@@ -65,10 +65,13 @@ def test_a_generation_ends_with_the_device_idle(way: str, fail_at: int | None) -
     assert syncs() - before == 2 + (way == "speculate") + in_rounds + 1
 
 
-LOOP = ["generate", "generation", "generation_log", "rounds", "session", "ordinary", "stopping", "caches"]
+LOOP = ["generate", "generation", "generation_log", "rounds", "session", "ordinary", "stopping", "processing"]
+CACHES = ["kinds", "undo", "kept", "quantising"]
 
 
-@pytest.mark.parametrize("name", [*LOOP, "speculative/stepper", "speculative/verification"])
+@pytest.mark.parametrize(
+    "name", [*LOOP, *(f"caches/{part}" for part in CACHES), "speculative/stepper", "speculative/verification"]
+)
 def test_the_loop_reads_arrays_nowhere_else(name: str) -> None:
     """No `.item()`, `.tolist()`, `mx.eval` or numpy outside runtime/device.py, so no read goes uncounted."""
     tree = ast.parse((ROOT / "runtime" / f"{name}.py").read_text())
