@@ -1,53 +1,62 @@
-"""What recording a round costs: taking it down and writing it to the journal on disk, median and p99."""
+"""What recording a round costs, taking it down and writing it to disk: median and p99 over a scripted target.
+
+Twice: records one after the other, and each in its place after a round's work, which leaves the processor's caches
+cold. The first is what the code costs, and what the limit is for; the second is what a user pays.
+"""
 
 from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from statistics import median, quantiles
+from typing import Any
 
+from runtime.generate import speculate
 from runtime.generation_log import GenerationLog
-from runtime.rounds import OpenRound
+from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
-from telemetry.records import STAGES
 
-ROUNDS = 50_000
+TOKENS = 400
+GENERATIONS = 20
+REPEATS = 10
 LIMIT_US = 5.0
 
 
 def run() -> bool:
     """Print microseconds a round; True if the median of recording stays within the limit."""
-    with tempfile.TemporaryDirectory() as store, Journal(store) as journal:
-        log = GenerationLog(Recorder(journal), timing="fused", cached_tokens=0)
-        log.take_anchor()
-        handing_out, recording = _time_rounds(log)
-    for label, times in (("the round itself, for its caller", handing_out), ("recording it, on disk", recording)):
-        print(f"  {label}: median {median(times):.2f} us, p99 {quantiles(times, n=100)[98]:.2f} us")
-    print(f"  limit for the median of recording: {LIMIT_US} us")
-    return median(recording) <= LIMIT_US
+    in_place: list[float] = []
+    alone: list[float] = []
+    record_round = GenerationLog.record_round
+
+    def timed(log: GenerationLog, *arguments: Any) -> None:
+        in_place.append(_time(record_round, log, *arguments))
+        alone.extend(_time(record_round, log, *arguments) for _ in range(REPEATS))
+
+    # Patched here alone: the product has no hook for it, and a copy of its code would prove nothing about it.
+    GenerationLog.record_round = timed  # type: ignore[method-assign]
+    try:
+        with tempfile.TemporaryDirectory() as store, Journal(store) as journal:
+            for _ in range(GENERATIONS):
+                _generate(Recorder(journal))
+    finally:
+        GenerationLog.record_round = record_round  # type: ignore[method-assign]
+    for label, times in (("one after the other", alone), ("in its place", in_place)):
+        print(
+            f"  {label}: median {median(times):.2f} us, p99 {quantiles(times, n=100)[98]:.2f} us, {len(times)} records"
+        )
+    print(f"  limit for the median, one after the other: {LIMIT_US} us")
+    return median(alone) <= LIMIT_US
 
 
-def _time_rounds(log: GenerationLog) -> tuple[list[float], list[float]]:
-    now = time.perf_counter_ns
-    handing_out, recording = [], []
-    for _ in range(ROUNDS):
-        open_round = _make_round(log)
-        start = now()
-        closed = open_round.close()
-        middle = now()
-        log.record_round(open_round, closed)
-        recording.append((now() - middle) / 1e3)
-        handing_out.append((middle - start) / 1e3)
-    return handing_out, recording
+def _time(call: Callable[..., None], *arguments: Any) -> float:
+    start = time.perf_counter_ns()
+    call(*arguments)
+    return (time.perf_counter_ns() - start) / 1e3
 
 
-def _make_round(log: GenerationLog) -> OpenRound:
-    open_round = log.open_round()
-    open_round.requested = open_round.proposed = 8
-    open_round.accepted, open_round.width, open_round.outcome = 3, 9, "correction"
-    open_round.tokens, open_round.proposal = [11, 12, 13, 14], list(range(11, 19))
-    open_round.cache_length, open_round.drafter_length = 412, 412
-    for stage in STAGES:
-        open_round.mark(stage, "host_launch")
-    return open_round
+def _generate(recorder: Recorder) -> None:
+    target = ScriptedTarget(lambda history: len(history) % 7, vocab_size=8)
+    drafter = ScriptedDrafter(lambda history, m: [(len(history) + i + (i == 3)) % 7 for i in range(m)])
+    speculate(target, drafter, [1, 2, 3], draft_length=4, max_tokens=TOKENS, recorder=recorder).drain()

@@ -41,7 +41,7 @@ def run() -> bool:
     finally:
         theirs.end()
         ours.end()
-    print(f"  mlx-lm as installed: {TOKENS / mean(times['mlx-lm']):.1f} tokens/s")
+    print(f"  mlx-lm as installed: {TOKENS / mean(times['mlx-lm']):.1f} tokens/s; ours on {ours.backend}")
     return all(
         [
             _show("our ordinary decoding", paired_ratio(times["mlx-lm"], times["ordinary"]), GOALS["ordinary"]),
@@ -69,16 +69,22 @@ class _Worker:
             text=True,
             env={**os.environ, "ROUNDSCOPE_BLAS": blas},
         )
+        # One after the other: how many threads BLAS gets depends on what else is busy when a process starts.
+        self.backend = self._read()
 
     def ask(self, **question: Any) -> float:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
+        return float(self._read()["seconds"])
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
             raise RuntimeError(f"the worker ended with exit code {self._process.wait()}")
-        return float(json.loads(answer))
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -89,13 +95,17 @@ class _Worker:
 def _work() -> None:
     import time
 
+    target = load_float32()  # before MLX is imported here, since it chooses the BLAS
+
     import mlx.core as mx
     from mlx_lm.generate import generate_step
 
+    from runtime.backend import prepare
     from runtime.generate import decode, speculate
 
-    target = load_float32()
     prompts = take_prompts(target, "copy-edit", PROMPTS)
+    backend = prepare()
+    print(json.dumps({"blas": backend.blas, "threads": backend.threads}), flush=True)
     for line in sys.stdin:
         question = json.loads(line)
         prompt = prompts[question["index"]]
@@ -117,7 +127,7 @@ def _work() -> None:
             generation.drain()
             done = TOKENS - first.committed
         assert start is not None
-        print(json.dumps((time.perf_counter() - start) * TOKENS / done), flush=True)
+        print(json.dumps({"seconds": (time.perf_counter() - start) * TOKENS / done}), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import duckdb
 from queries.catalogue import VIEWS, find, read_source
 from telemetry.errors import UsageError
 
+MARKED = "comparisons"
 _CREATE = re.compile(r"\bcreate or replace (?=view|macro)", re.IGNORECASE)
 
 
@@ -29,10 +31,14 @@ def install_views(con: duckdb.DuckDBPyConnection) -> None:
     are temporary, which also hides those that another version of roundscope left.
     """
     sql = read_source(VIEWS)
+    mark = hashlib.sha256(sql.encode()).hexdigest()
+    if _has_views(con, mark):
+        return
     if _is_read_only(con):
         sql = _CREATE.sub("create or replace temp ", sql)
     for statement in duckdb.extract_statements(sql):
         con.execute(statement)
+    con.execute(f"comment on view {MARKED} is '{mark}'")
 
 
 def run(con: duckdb.DuckDBPyConnection, name: str, **variables: object) -> Result:
@@ -53,6 +59,12 @@ def run(con: duckdb.DuckDBPyConnection, name: str, **variables: object) -> Resul
     finally:
         for key in given:
             con.execute(f"reset variable {key}")
+
+
+def _has_views(con: duckdb.DuckDBPyConnection, mark: str) -> bool:
+    """Whether the views are there already, by the digest of their text that the last of them carries."""
+    found = con.execute("select comment from duckdb_views() where view_name = ?", [MARKED]).fetchall()
+    return (mark,) in found
 
 
 def _is_read_only(con: duckdb.DuckDBPyConnection) -> bool:

@@ -27,6 +27,7 @@
 --   would_settle: the verdict they would settle on, going by the speedup
 --   n_equal: outputs, fused or attributed, with the ids of ordinary decoding
 --   n_compared: outputs that were compared
+--   n_divergent: outputs that differ from them at no near tie: a fault, and the arm is not recommended
 --   note: what else a reader should know; NULL: nothing
 with compared as materialized (
     select * from comparisons
@@ -119,6 +120,7 @@ select
     c.would_settle,
     e.n_equal,
     e.n_compared,
+    e.n_divergent,
     nullif(concat_ws(
         '; ',
         c.note,

@@ -272,7 +272,8 @@ limits as (
             when draft_length = 0 then null
             when total_proposed = 0 then 'nothing proposed'
             when drafting_share is null then null
-            when greatest(saved_by_free_draft, saved_by_one_step, saved_by_acceptance) <= 0 then null
+            -- Under 1 %, no factor is what stands in the way.
+            when greatest(saved_by_free_draft, saved_by_one_step, saved_by_acceptance) < 0.01 * per_token then null
             when saved_by_one_step >= greatest(saved_by_free_draft, saved_by_acceptance) then 'verification'
             when saved_by_acceptance >= saved_by_free_draft then 'acceptance'
             else 'drafting'
@@ -332,6 +333,12 @@ select
                 then printf('no verdict under 5 prompts that both arms completed, here %d', coalesce(l.n_prompts, 0))
         end,
         case when g.draft_length = 0 then 'drafts nothing: shows what the loop itself costs' end,
+        case
+            when g.draft_length > 0 and l.total_proposed > 0 and l.drafting_share is not null and l.limited_by is null
+                then printf(
+                    'no single factor would save 1 %%; %.2f tokens are proposed a round', l.total_proposed / l.n_rounds
+                )
+        end,
         case when l.limited_by = 'nothing proposed' then 'asked to speculate, but nothing was ever proposed' end,
         case
             when g.draft_length > 0 and l.total_proposed > 0 and l.drafting_share is null

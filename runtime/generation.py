@@ -184,15 +184,21 @@ class Generation(Iterator[Round]):
             pass
         return self
 
+    def cancel(self) -> None:
+        """Ask for the end: the iterating thread sees it between prefill chunks, or at its round's next stage.
+
+        Touches nothing else, so any thread and any signal handler may call it.
+        """
+        self._session.cancelled = True
+
     def close(self) -> None:
         """End the generation; does nothing if it has ended.
 
-        From another thread, or from inside a round, this only sets a flag, which the iterating thread sees at
-        its next step: arrays are never touched elsewhere.
+        From another thread, or from inside a round, this is `cancel`: arrays are never touched elsewhere.
         """
         if self.finish_reason is not None:
             return
-        self._session.cancelled = True
+        self.cancel()
         if self._thread is None:
             self._finish("cancelled")
         elif self._thread == threading.get_ident() and not self._in_round:

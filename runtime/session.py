@@ -117,7 +117,7 @@ class Session:
             raise Unsupported("this target has no tokenizer; read `tokens` instead")
         ended_by_id = self.stop is not None and self.stop.kind != "stop_string"
         tokens = self.output[:-1] if ended_by_id else self.output
-        return self.stopper.cut(self.target.decode(tokens), self.stop)
+        return self.stopper.text_before(self.target.decode(tokens), self.stop)
 
     def end_at_stop(self, open_round: OpenRound, tokens: list[int]) -> int | None:
         """Look for a stop in the next output `tokens`; note it, and return its index."""

@@ -67,7 +67,7 @@ class Stopper:
         found = [(text.find(string), string) for string in self._strings if string in text]
         return Stop(min(found)[1], "stop_string") if found else None
 
-    def cut(self, text: str, stop: Stop | None) -> str:
+    def text_before(self, text: str, stop: Stop | None) -> str:
         """`text` up to where its stop string begins."""
         if stop is None or stop.kind != "stop_string":
             return text

@@ -33,6 +33,20 @@ _CUT_SHORT = "only part of a line was written: the disk is probably full"
 _open_journals: weakref.WeakSet[Journal] = weakref.WeakSet()
 
 
+def check_writable(store: Path | str) -> None:
+    """Raise RoundscopeError if no journal could be written in `store`; nothing is made."""
+    folder = Path(store) / FOLDER
+    place = next(place for place in (folder, *folder.parents) if place.exists())
+    if not place.is_dir():
+        raise _cannot_write(folder, f"{place} is not a directory")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise _cannot_write(folder, os.strerror(errno.EACCES))
+
+
+def _cannot_write(folder: Path, reason: str | None) -> RoundscopeError:
+    return RoundscopeError(f"cannot write a journal in {folder}: {reason}. Choose another place with --store DIR.")
+
+
 class Journal:
     """The journal of this process in a store. A forked child gets a file of its own at its first write.
 
@@ -73,15 +87,21 @@ class Journal:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._lock_file()
             if os.write(self._fd, line) != len(line):
                 raise OSError(errno.ENOSPC, _CUT_SHORT)
         except OSError as error:
             self._remove()
-            raise RoundscopeError(
-                f"cannot write a journal in {self._folder}: {error.strerror}. Choose another place with --store DIR."
-            ) from error
+            raise _cannot_write(self._folder, error.strerror) from error
         self._well = True
+
+    def _lock_file(self) -> None:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except OSError as error:
+            # Some network file systems have no locks: readers then cannot tell a dead writer from a live one.
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
 
     def _remove(self) -> None:
         # A file without its first line would be a riddle to whoever loads it.

@@ -21,6 +21,7 @@ Timing: TypeAlias = Literal["fused", "attributed"]
 Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
 Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled", "error"]
 StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
+RunOutcome: TypeAlias = Literal["complete", "interrupted", "error"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 Way: TypeAlias = Literal["none", "trim", "snapshot"]
 
@@ -94,7 +95,7 @@ class RunEnd(Struct, tag="run_end", tag_field="type", kw_only=True, omit_default
     """A run is over."""
 
     run_id: Annotated[str, about("id of the run")]
-    outcome: Annotated[Literal["complete", "interrupted", "error"], about("how the run ended; NULL: it has not")]
+    outcome: Annotated[RunOutcome, about("how the run ended; NULL: it has not")]
     ended_wall_ns: Annotated[Count, about("when the run ended", "ns since epoch")]
     load1_end: Annotated[float | None, about("load average over one minute when the run ended")] = None
 

@@ -1,4 +1,4 @@
-"""What the tests share: child processes, and tools that a machine may lack.
+"""What the tests share: child processes, tools that a machine may lack, and how hypothesis searches.
 
 `ROUNDSCOPE_REQUIRE_TOOLS=1` (set by `.ci/run`) turns a missing tool from a skip with its reason into a failure.
 """
@@ -14,12 +14,17 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import settings
 
 # Committed ids are compared with mlx-lm's, equal to the last bit only where every width goes through the same matrix
 # product: MLX's own. Set before anything loads mlx; child processes have an environment of their own.
 os.environ.setdefault("ROUNDSCOPE_BLAS", "stock")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# The same examples on every machine, however slow it is; a failure prints what brings it back.
+settings.register_profile("roundscope", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("roundscope")
 
 
 def run_python(

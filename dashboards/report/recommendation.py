@@ -47,7 +47,10 @@ def recommend(con: DuckDBPyConnection, run_id: str) -> Recommendation:
 
 def choose(verdicts: Sequence[Row]) -> Recommendation:
     """The same from the rows of `verdict`."""
-    usable = [row for row in verdicts if row["drafter"] not in REFERENCES]
+    faulty = {row["arm"] for row in verdicts if row["n_divergent"]}
+    usable = [row for row in verdicts if row["drafter"] not in REFERENCES and row["arm"] not in faulty]
+    if faulty and not usable:
+        return Recommendation(None, None, None, f"Leave it off: {', '.join(sorted(faulty))} gives another output.")
     paying = [row for row in usable if row["verdict"] == "pays" and row["limited_by"] != "nothing proposed"]
     if best := _find_best([row for row in paying if row["class"] == POOLED]):
         sentence = f"Switch on {best['arm']}: {say_speed(best['speedup'])}, at least {best['speedup_low']:.2f} times."

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from runtime.cli.run import DEFAULT_STORE
+
 if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
+    from telemetry.journal import Journal
+    from telemetry.records import Record
 
 EXAMPLE = """\b
 Example:
@@ -25,7 +31,7 @@ Example:
 @click.option("--draft-length", type=int, default=8, show_default=True, metavar="N", help="Tokens per proposal.")
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--max-tokens", type=int, default=256, show_default=True, help="Limit of the output.")
-@click.option("--store", type=click.Path(path_type=Path), default=Path(".roundscope"), show_default=True, metavar="DIR")
+@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
 def command(
     prompt: str,
@@ -41,32 +47,61 @@ def command(
 
     PROMPT is sent as one user message where the model has a chat template, as it stands where not.
     """
+    from queries import install_views
     from runtime import decode, load_target, speculate
+    from runtime.drafters import parse
     from runtime.experiment.plan import make_drafter
-    from telemetry.journal import Journal
+    from telemetry.journal import check_writable
     from telemetry.recorder import Recorder
+    from telemetry.store import StoreBusy, StoreUnwritable, load
 
+    if drafter is not None:
+        parse(drafter)
+    check_writable(store)
     text = sys.stdin.read() if prompt == "-" else prompt
     target = load_target(model)
     drafter = drafter or ("assistant" if draft_model else None)
-    with Journal(store) as journal:
-        recorder = Recorder(journal, record_text=record_text)
-        ids = _encode(target, text)
-        if drafter is None:
-            generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
-        else:
-            proposer = make_drafter(drafter, target, draft_model)
-            generation = speculate(
-                target, proposer, ids, draft_length=draft_length, max_tokens=max_tokens, recorder=recorder
-            )
-        with generation:
-            seconds = _stream(generation)
+    ids = _encode(target, text)
+    proposer = None if drafter is None else make_drafter(drafter, target, draft_model)
+    sink = _JournalWhenNeeded(store)
+    recorder = Recorder(sink, record_text=record_text)
+    if proposer is None:
+        generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
+    else:
+        generation = speculate(
+            target, proposer, ids, draft_length=draft_length, max_tokens=max_tokens, recorder=recorder
+        )
+    with closing(sink), generation:
+        seconds = _stream(generation)
+    with contextlib.suppress(StoreBusy, StoreUnwritable):  # the journal is the truth; the next report loads it
+        load(store, install_views)
     n_rounds, n_tokens = len(seconds), len(generation.tokens)
     click.echo(
         f"{n_tokens} tokens in {n_rounds} rounds, {sum(seconds) / n_tokens:.4f} s per committed token; "
         f"generation {generation.id}",
         err=True,
     )
+
+
+class _JournalWhenNeeded:
+    """A journal that is opened by its first record, so that what is refused leaves none."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._journal: Journal | None = None
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+        from telemetry.journal import Journal
+
+        if self._journal is None:
+            self._journal = Journal(self._store)
+        self._journal.write(record)
+
+    def close(self) -> None:
+        """Close the journal, if there is one."""
+        if self._journal is not None:
+            self._journal.close()
 
 
 def _encode(target: MlxTarget, text: str) -> list[int]:

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import reduce
@@ -74,11 +74,22 @@ def _show(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else _write_cell(value)
 
 
-def _write_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+def make_objects(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Rows as objects of what JSON knows; columns of the same name are told apart."""
     names = _tell_apart(columns)
-    separator = "[\n"
     for row in rows:
-        out.write(separator + _encode({name: _simplify(value) for name, value in zip(names, row, strict=True)}))
+        yield {name: _simplify(value) for name, value in zip(names, row, strict=True)}
+
+
+def write_document(document: dict[str, Any]) -> None:
+    """Write one JSON document as one line on stdout."""
+    click.echo(_encode(_simplify(document)))
+
+
+def _write_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    separator = "[\n"
+    for row in make_objects(columns, rows):
+        out.write(separator + _encode(row))
         separator = ",\n"
     out.write("[]\n" if separator == "[\n" else "\n]\n")
 

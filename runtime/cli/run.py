@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.main import INTERRUPTED
+from telemetry.errors import CheckFailed, UsageError
+
 if TYPE_CHECKING:
+    from runtime.experiment.execution import Execution
     from runtime.experiment.plan import Plan, Request
     from runtime.targets import MlxTarget
     from runtime.workloads import Workload
+    from telemetry.records import RunOutcome
 
 DEFAULT_DRAFTERS = ("prompt-lookup",)
 DEFAULT_LENGTHS = (8,)
@@ -62,7 +67,13 @@ Examples:
     help="fused: true rounds, a verdict. attributed: true stage shares only, no verdict.",
 )
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the order of prompts and arms.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of the order of prompts and arms.",
+)
 @click.option(
     "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
 )
@@ -99,13 +110,31 @@ def command(
         seed,
         record_text,
     )
+    _check_cheaply(request, None if dry_run else store)
     workload = _load_workload(prompts, quick)
     target, plan = _plan(model, request, workload)
     _print_plan(target, plan, dry_run)
-    if not dry_run:
-        interrupted = _measure(target, plan, model, store, as_json)
-        if interrupted:
-            sys.exit(130)
+    if dry_run:
+        return
+    run_id, execution = _measure(target, plan, store)
+    _report(store, run_id, request, model, as_json)
+    if execution.divergent:
+        told = ", ".join(f"{name} in {n}" for name, n in execution.divergent.items())
+        raise CheckFailed(f"outputs differ from ordinary decoding's, and at no near tie: {told}")
+    if execution.interrupted:
+        sys.exit(INTERRUPTED)
+
+
+def _check_cheaply(request: Request, store: Path | None) -> None:
+    """What can be refused before a model is loaded."""
+    from runtime.drafters import ASSISTANT_NEEDS_MODEL, parse
+    from telemetry.journal import check_writable
+
+    for spec in request.drafters:
+        if parse(spec).name == "assistant" and request.draft_model is None and "model=" not in spec:
+            raise UsageError(ASSISTANT_NEEDS_MODEL)
+    if store is not None:
+        check_writable(store)
 
 
 def _load_workload(prompts: Path | None, quick: bool) -> Workload:
@@ -138,7 +167,7 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
         f"arms      {arms}\n"
         f"amount    {len(plan.arms)} arms x {len(plan.prompts)} prompts x {request.repeats} repeats, "
         f"up to {request.max_tokens} tokens each; with warm-up and attributed pass {plan.n_generations} generations\n"
-        f"time      at most about {_say_duration(seconds)}, less where outputs end early or speculation pays",
+        f"time      about {_say_duration(seconds)}; less where outputs end early or speculation pays, else more",
         err=not dry_run,
     )
 
@@ -147,53 +176,47 @@ def _say_duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
 
 
-def _measure(target: MlxTarget, plan: Plan, model: str | None, store: Path, as_json: bool) -> bool:
+def _measure(target: MlxTarget, plan: Plan, store: Path) -> tuple[str, Execution]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from runtime.environment import load1
     from runtime.experiment.execution import Execution
     from telemetry.journal import Journal
     from telemetry.recorder import Recorder
     from telemetry.records import RunEnd
 
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(3).hex()}"
-    with Journal(store) as journal:
-        journal.write(_describe_run(run_id, target, plan))
-        # Drawn between generations only: a refreshing thread would take its share of the processor from timed rounds.
-        progress = Progress(
-            TextColumn("generations"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("time left"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            auto_refresh=False,
-        )
-        with progress:
-            bar = progress.add_task("", total=plan.n_generations)
-
-            def advance() -> None:
-                progress.update(bar, advance=1, refresh=True)
-
-            execution = Execution(
-                plan,
-                target,
-                Recorder(journal, run_id=run_id, record_text=plan.request.record_text),
-                advance,
-            )
-            outcome: Any = "error"
-            try:
-                execution.run()
-                outcome = "interrupted" if execution.interrupted else "complete"
-            except KeyboardInterrupt:
-                outcome = "interrupted"
-            finally:
-                end = RunEnd(run_id=run_id, outcome=outcome, ended_wall_ns=time.time_ns(), load1_end=os.getloadavg()[0])
-                journal.write(end)
+    description = _describe_run(run_id, target, plan)
+    # Drawn between generations only: a refreshing thread would take its share of the processor from timed rounds.
+    progress = Progress(
+        TextColumn("generations"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("time left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        auto_refresh=False,
+    )
+    with Journal(store) as journal, progress:
+        journal.write(description)
+        bar = progress.add_task("", total=plan.n_generations)
+        recorder = Recorder(journal, run_id=run_id, record_text=plan.request.record_text)
+        execution = Execution(plan, target, recorder, lambda: progress.update(bar, advance=1, refresh=True))
+        outcome: RunOutcome = "error"
+        try:
+            execution.run()
+            outcome = "interrupted" if execution.interrupted else "complete"
+        except KeyboardInterrupt:
+            execution.interrupted = True
+            outcome = "interrupted"
+        finally:
+            journal.write(RunEnd(run_id=run_id, outcome=outcome, ended_wall_ns=time.time_ns(), load1_end=load1()))
+    if execution.interrupted:
+        click.echo("interrupted: the report is of what was measured until then", err=True)
     if journal.n_lost:
         click.echo(f"{journal.n_lost} records could not be written to {journal.path}; the figures lack them", err=True)
-    _report(store, run_id, plan.request, model, as_json)
-    return bool(outcome == "interrupted")
+    return run_id, execution
 
 
 def _describe_run(run_id: str, target: MlxTarget, plan: Plan) -> Any:
@@ -207,7 +230,7 @@ def _describe_run(run_id: str, target: MlxTarget, plan: Plan) -> Any:
         **msgspec.structs.asdict(describe()),
         run_id=run_id,
         started_wall_ns=time.time_ns(),
-        command=shlex.join(["roundscope", *sys.argv[1:]]),
+        command=_clean(shlex.join(["roundscope", *sys.argv[1:]])),
         model=target.name,
         dtype=target.dtype,
         parameter_bytes=target.parameter_bytes,
@@ -223,14 +246,19 @@ def _describe_run(run_id: str, target: MlxTarget, plan: Plan) -> Any:
     )
 
 
+def _clean(text: str) -> str:
+    """`text` with what is no Unicode in it (from file names, say) replaced, so that it can be recorded."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def _report(store: Path, run_id: str, request: Request, model: str | None, as_json: bool) -> None:
-    import json
     from dataclasses import asdict
 
     from rich.console import Console
 
     from dashboards.report import recommend, render_verdict
     from queries import install_views, run
+    from runtime.cli.output import make_objects, write_document
     from telemetry.store import connect
 
     with connect(store, prepare=install_views) as connected:
@@ -240,12 +268,16 @@ def _report(store: Path, run_id: str, request: Request, model: str | None, as_js
         use = None if recommendation.arm is None else _say_use(recommendation.arm, request, model)
         if as_json:
             result = run(connected.con, "verdict", run_id=run_id)
-            rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-            document = {"run_id": run_id, "verdict": rows, "recommendation": {**asdict(recommendation), "command": use}}
-            click.echo(json.dumps(document, default=str))
+            document = {
+                "run_id": run_id,
+                "verdict": list(make_objects(result.columns, result.rows)),
+                "recommendation": {**asdict(recommendation), "command": use},
+            }
+            write_document(document)
         else:
             render_verdict(connected.con, run_id, Console())
-            click.echo(f"\n{recommendation.sentence}" + (f"\n  {use}" if use else ""))
+            if request.timing == "fused":
+                click.echo(f"\n{recommendation.sentence}" + (f"\n  {use}" if use else ""))
             where = "" if store == DEFAULT_STORE else f" --store {shlex.quote(str(store))}"
             click.echo(f"\nrun {run_id}; next: roundscope report stages --run {run_id}{where}")
 

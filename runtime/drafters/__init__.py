@@ -11,6 +11,6 @@ cannot work for that target; `learn(prompt, output)` marks a drafter that has to
 
 from __future__ import annotations
 
-from runtime.drafters.registry import Spec, make, names, parse
+from runtime.drafters.registry import ASSISTANT_NEEDS_MODEL, Spec, make, names, parse
 
-__all__ = ["Spec", "make", "names", "parse"]
+__all__ = ["ASSISTANT_NEEDS_MODEL", "Spec", "make", "names", "parse"]

@@ -33,6 +33,11 @@ GROUP = "roundscope.drafters"
 Factory = Callable[..., Drafter]
 Outputs = Mapping[tuple[int, ...], Sequence[int]]
 
+ASSISTANT_NEEDS_MODEL = (
+    "the drafter assistant needs a draft model with the target's vocabulary: "
+    "give --draft-model M, or model=M from Python"
+)
+
 _PARSERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
 _REQUIRED = ("name", "length", "prefix_consistent", "reset", "propose", "commit", "rewind")
 
@@ -67,10 +72,7 @@ def _make_self_q3(target: Target) -> Drafter:
 
 def _make_assistant(target: Target, *, model: Target | Path | str | None = None) -> Drafter:
     if model is None:
-        raise UsageError(
-            "the drafter assistant needs a draft model with the target's vocabulary: "
-            "give --draft-model M, or model=M from Python"
-        )
+        raise UsageError(ASSISTANT_NEEDS_MODEL)
     if isinstance(model, (str, Path)):
         from runtime.targets import load_target
 

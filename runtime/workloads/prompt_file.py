@@ -7,6 +7,7 @@ prompt a line. All faults are collected, so that a file is mended in one go.
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -51,6 +52,8 @@ def load_prompts(path: str | Path) -> Workload:
     Raises `UsageError` with file, line, fault and cure for everything that is wrong (the first ten faults).
     """
     path = Path(path)
+    # Bytes of a file name that are no Unicode cannot be recorded, and names end up in records.
+    name, stem = (os.fsencode(part).decode(errors="replace") for part in (path.name, path.stem))
     ending = path.suffix.lower()
     if ending not in (".jsonl", ".txt"):
         raise UsageError(
@@ -60,8 +63,8 @@ def load_prompts(path: str | Path) -> Workload:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): check the path") from error
-    items = parse_jsonl(data, str(path)) if ending == ".jsonl" else parse_txt(data, str(path), path.stem)
-    return Workload(path.name, items)
+    items = parse_jsonl(data, str(path)) if ending == ".jsonl" else parse_txt(data, str(path), stem)
+    return Workload(name, items)
 
 
 def parse_jsonl(data: bytes, where: str) -> tuple[WorkItem, ...]:

@@ -161,7 +161,11 @@ class Recomputed:
             "verification": max(0.0, t * verifying - n_rounds * step) / c,
             "acceptance": t / c - t / (proposed + n_rounds),
         }
-        best = max(saved, key=lambda name: saved[name]) if proposed else "nothing proposed"
+        best: str | None = max(saved, key=lambda name: saved[name])
+        if saved[str(best)] < 0.01 * t / c:
+            best = None
+        if not proposed:
+            best = "nothing proposed"
         return {"share": drafting, "limited_by": best if mine[0]["draft_length"] else None}
 
     def verdict(self, seed: int = 0, resamples: int = 2000) -> Iterator[Row]:
@@ -172,10 +176,11 @@ class Recomputed:
             found = self.compare(generation["arm"], scope)
             boot_low, boot_high = bootstrap(found["samples"], seed, resamples)
             outputs = [
-                g["equal"]
+                (g["equal"], bool(g.get("near_tie")))
                 for g in self.generations
                 if g["arm"] == generation["arm"] and scope in (g["class"], "all") and not g["warm_up"]
             ]
+            equal = [one for one, _ in outputs]
             yield self.label(generation, scope) | {
                 "n_prompts": found["n_prompts"],
                 "verdict": found["verdict"],
@@ -190,8 +195,9 @@ class Recomputed:
                 "limited_by": found["limited_by"],
                 "more_prompts": found["more"],
                 "would_settle": found["settles"],
-                "n_equal": outputs.count(True),
-                "n_compared": len(outputs) - outputs.count(None),
+                "n_equal": equal.count(True),
+                "n_compared": len(equal) - equal.count(None),
+                "n_divergent": outputs.count((False, False)),
             }
 
     def seconds_per_token(self) -> Iterator[Row]:

@@ -12,7 +12,7 @@ import pytest
 from runtime.cores import usable_processors
 from runtime.diagnosis import Diagnosis, explain, judge
 from telemetry.records import Environment
-from tests.conftest import run_python
+from tests.conftest import lack, run_python
 
 DOCTOR = "from runtime.cli.main import main\nmain(['doctor', *__import__('sys').argv[1:]])"
 HIDE_MODEL = """
@@ -69,6 +69,14 @@ def test_json_is_one_document_with_every_fact() -> None:
     assert min(document["matmul_us"].values()) > 0
     assert document["sentence"] == explain(document["verification"], document["steps_for_8"])
     assert (document["model_path"] is None) != (document["model_problem"] is None)
+
+
+def test_the_number_of_threads_is_the_one_that_was_asked_for() -> None:
+    child = run_python(DOCTOR, "--json", env={"ROUNDSCOPE_BLAS_THREADS": "1"})
+    environment = json.loads(child.stdout)["environment"]
+    if environment["blas"] != "openblas":
+        lack("OpenBLAS in front of MLX", "make setup, on Linux")
+    assert (child.returncode, child.stderr, environment["blas_threads"]) == (0, "", 1)
 
 
 def test_the_table_shows_the_same_and_ends_with_the_sentence() -> None:

@@ -87,7 +87,7 @@ def _expected(case: Case) -> Any:
     return expect(script, case.prompt, max_tokens=case.max_tokens, eos=case.eos, stop=case.stop)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(case=cases(), pipelined=st.booleans())
 def test_ordinary_decoding_is_the_script(case: Case, pipelined: bool) -> None:
     generation = decode(case.target(), case.prompt, pipelined=pipelined, **case.request())
@@ -96,7 +96,7 @@ def test_ordinary_decoding_is_the_script(case: Case, pipelined: bool) -> None:
     assert [entry.outcome for entry in rounds] == ["step"] * len(rounds)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(case=cases())
 def test_speculation_equals_ordinary_decoding(case: Case) -> None:
     drafter = case.drafter()
@@ -121,7 +121,7 @@ def test_speculation_equals_ordinary_decoding(case: Case) -> None:
     ]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(case=cases(), tick=st.integers(0, 7))
 def test_records_are_the_rounds_and_the_times_add_up(case: Case, tick: int) -> None:
     clock = FakeClock(tick_ns=tick)

@@ -35,7 +35,7 @@ def _ask(way: str, target: ScriptedTarget, prompt: list[int], cache: KeptCache |
 WAYS = ["speculate", "decode", "decode unpipelined"]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     ways=st.lists(st.sampled_from(WAYS), min_size=3, max_size=3),
     limits=st.lists(st.integers(1, 12), min_size=3, max_size=3),

@@ -115,7 +115,7 @@ def test_attributed_rounds_give_the_same_output(target: MlxTarget, name: str) ->
     assert {entry.stages["verify"][1] for entry in runs[1]} == {"barrier"}
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     prompt=st.lists(st.integers(0, 63), min_size=1, max_size=12),
     limit=st.integers(1, 24),

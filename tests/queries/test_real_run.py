@@ -1,0 +1,63 @@
+"""What a run leaves, from loop to journal to tables to queries, is what plain Python computes from the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import queries
+from runtime.experiment.execution import Execution
+from runtime.experiment.plan import Plan, make_plan
+from telemetry.journal import Journal
+from telemetry.recorder import Recorder
+from telemetry.store import connect
+from telemetry.testing import FakeClock
+from tests.queries.recompute import Recomputed
+from tests.queries.test_recomputed import approximate, as_rows
+from tests.runtime.experiment.letters import make_request, make_target, make_workload
+from tests.runtime.scripted import draw
+
+DRAFTERS = ("prompt-lookup", "oracle", "wrong", "none")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
+    """A run of five arms on fourteen prompts whose forwards take some 10 ms, no two the same; and its rows."""
+    store, clock = tmp_path_factory.mktemp("store"), FakeClock(tick_ns=1000)
+    target = make_target(
+        cost_ns=lambda width, context: 9_000_000 + 400_000 * width + draw(clock.monotonic_ns()) % 2_000_000,
+        clock=clock,
+        eos=(),
+    )
+    request = make_request(drafters=DRAFTERS, draft_lengths=(2, 4), repeats=2, max_tokens=15)
+    execute(store, make_plan(request, make_workload(14, classes=("x", "y")), target), target, clock)
+    with connect(store, prepare=queries.install_views) as connected:
+        assert (connected.source, connected.notes) == ("database", ())
+        yield connected.con, Recomputed.read(connected.con, "run-1")
+
+
+def execute(store: Path, plan: Plan, target: Any, clock: FakeClock) -> None:
+    with Journal(store) as journal:
+        Execution(plan, target, Recorder(journal, run_id="run-1", clock=clock)).run()
+    assert journal.n_lost == 0
+
+
+@pytest.mark.parametrize("name", queries.names())
+def test_query_is_the_recomputed(recorded: tuple[duckdb.DuckDBPyConnection, Recomputed], name: str) -> None:
+    con, recomputed = recorded
+    rows = as_rows(queries.run(con, name))
+    assert rows == [approximate(row) for row in getattr(recomputed, name)()]
+    assert rows
+
+
+def test_the_bounds_are_where_they_must_be(recorded: tuple[duckdb.DuckDBPyConnection, Recomputed]) -> None:
+    con, _ = recorded
+    result = queries.run(con, "verdict")
+    rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+    verdicts = {row["arm"]: row["verdict"] for row in rows if row["class"] == "all"}
+    assert (verdicts["oracle m=4"], verdicts["wrong m=4"]) == ("pays", "loses")
+    assert {(row["n_equal"], row["n_compared"]) for row in rows if row["class"] == "all"} == {(32, 32)}

@@ -1,0 +1,120 @@
+"""`roundscope generate`: the answer on stdout, its cost on stderr, its rounds in the store."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import run_python
+from tests.runtime.commands import CHILD, call, query, read_lines, refuse_to_load, stand_in
+
+COST = r"(\d+) tokens in (\d+) rounds, (\d\.\d{4}) s per committed token; generation ([0-9a-f]{32})\n"
+
+
+def generate(capsys: pytest.CaptureFixture[str], store: Path, *arguments: str) -> tuple[int, str, str]:
+    """`roundscope generate` of nine tokens."""
+    return call(capsys, "generate", "--store", store, "--max-tokens", "9", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "n_rounds", "seconds"),
+    [
+        ((), 9, "0.0020"),
+        (("--drafter", "none", "--draft-length", "4"), 9, "0.0020"),
+        # Eight tokens proposed and accepted in one forward of 2 ms, and the bonus.
+        (("--drafter", "prompt-lookup", "--draft-length", "8"), 1, "0.0002"),
+    ],
+)
+def test_the_answer_is_on_stdout_and_its_cost_on_stderr(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    n_rounds: int,
+    seconds: str,
+) -> None:
+    stand_in(monkeypatch)
+    code, out, err = generate(capsys, tmp_path / "s", *options, "dabcabcabc")
+    assert (code, out) == (0, "abcabcabc\n")
+    said = re.fullmatch(rf"(?:loading [^\n]*\n)?{COST}", err)
+    assert said
+    assert said.groups()[:3] == ("9", str(n_rounds), seconds)
+    row = (said[4], None, n_rounds, 9, "length")
+    columns = "generation_id, run_id, n_rounds, n_committed, finish_reason"
+    assert query(tmp_path / "s", f"select {columns} from generations") == [row]
+    assert query(tmp_path / "s", "select count(*), sum(committed) from rounds") == [(n_rounds, 9)]
+
+
+def test_a_prompt_from_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    monkeypatch.setattr("sys.stdin", io.StringIO("dabcab"))
+    assert generate(capsys, tmp_path / "s", "-")[:2] == (0, "cabcabcab\n")
+    assert query(tmp_path / "s", "select prompt_tokens from generations") == [(6,)]
+
+
+@pytest.mark.parametrize("option", [(), ("--record-text",)])
+def test_text_is_kept_only_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+) -> None:
+    stand_in(monkeypatch)
+    assert generate(capsys, tmp_path, "--drafter", "prompt-lookup", *option, "dabcabcabc")[0] == 0
+    held = {key for line in read_lines(tmp_path) for key in line} & {"prompt_ids", "proposal", "tokens", "text"}
+    assert held == ({"prompt_ids", "proposal", "tokens", "text"} if option else set())
+    assert query(tmp_path, "select text from generations") == [("abcabcabc" if option else None,)]
+
+
+def test_a_single_round_is_in_the_database_when_the_process_has_ended(tmp_path: Path) -> None:
+    """knowledge-base-mcp-server#879: a short command must not exit before what it recorded is there."""
+    child = run_python(CHILD.format(""), "generate", "--store", str(tmp_path), "--max-tokens", "1", "dab")
+    assert (child.returncode, child.stdout) == (0, "c\n"), child.stderr
+    assert query(tmp_path, "select index, committed, outcome from rounds") == [(0, 1, "step")]
+    assert query(tmp_path, "select n_rounds, finish_reason from generations") == [(1, "length")]
+
+
+@pytest.mark.parametrize("text", ["", "-"])
+def test_an_empty_prompt_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    stand_in(monkeypatch)
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, out, err = generate(capsys, tmp_path / "s", text)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: the prompt is empty")
+    assert not list((tmp_path / "s").rglob("*.ndjson"))
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("--drafter", "assistant"), 2, "--draft-model"),
+        (("--drafter", "nobody"), 2, "prompt-lookup"),
+        (("--drafter", "none", "--draft-length", "-1"), 2, "draft_length is -1|--draft-length is -1"),
+        (("--max-tokens", "0"), 2, "max_tokens is 0|--max-tokens is 0"),
+        (("--drafter", "prompt-lookup"), 4, "ScriptedLayer"),
+    ],
+)
+def test_a_refusal_leaves_no_journal_behind(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    stand_in(monkeypatch, cache="untrimmable")
+    found, out, err = generate(capsys, tmp_path / "s", *options, "abc")
+    assert (found, out) == (code, "")
+    assert re.search(message, err.splitlines()[-1])
+    assert not list((tmp_path / "s").rglob("*.ndjson"))
+
+
+def test_an_unknown_drafter_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse_to_load(monkeypatch)
+    assert generate(capsys, tmp_path / "s", "--drafter", "nobody", "abc")[:2] == (2, "")
