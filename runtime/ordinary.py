@@ -41,6 +41,8 @@ class Ordinary:
         current = self._in_flight
         if current is None:
             current = self._launch(mx.array(session.history[-1:]))
+        if isinstance(current, Exception):
+            raise current
         self._in_flight = self._launch(current) if self.pipelined and session.remaining > 1 else None
         open_round.width = 1
         open_round.mark("verify", "host_launch")
@@ -54,13 +56,18 @@ class Ordinary:
         open_round.skip()
 
     def _launch(self, ids: Any) -> Any:
+        """The token (1,) that follows `ids` (1,), being computed, or the exception of a processor that refused them."""
         import mlx.core as mx
 
         session = self._session
         logits = session.forward(ids)
         if session.processors:
             self._seen = mx.array(session.history) if self._seen is None else mx.concatenate([self._seen, ids])
-        token = choose(logits, self._seen, session.processors, session.rows)
+        try:
+            token = choose(logits, self._seen, session.processors, session.rows)
+        except Exception as error:
+            # The token before this one may turn out to end the output, and then nobody asked; else it is raised.
+            return error
         mx.async_eval(token)
         return token
 

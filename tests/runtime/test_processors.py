@@ -320,3 +320,33 @@ def test_in_a_warm_turn_a_processor_sees_the_whole_history() -> None:
     ).drain()
     assert second.tokens == expect(shifted(script), history, max_tokens=9).tokens
     assert processor.seen == [[*history, *second.tokens[:count]] for count in range(9)]
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_a_grammar_that_is_over_does_not_take_the_last_token_with_it(pipelined: bool) -> None:
+    """A pipelined step is launched before it is known that the output has ended: what is said of it then is void."""
+
+    def grammar(tokens: Any, logits: Any) -> Any:
+        if 5 in tokens.tolist():
+            raise ScriptedFailure("past the end")
+        return logits
+
+    target = ScriptedTarget(lambda history: history[-1] + 1, vocab_size=9, eos=[5])
+    generation = decode(target, [0], max_tokens=20, pipelined=pipelined, logits_processors=[grammar]).drain()
+    assert (generation.tokens, generation.finish_reason) == ([1, 2, 3, 4, 5], "stop")
+    generation.cache.check_integrity()
+
+
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_a_processor_that_raises_before_the_end_ends_the_output_there(pipelined: bool) -> None:
+    def refuse_three(tokens: Any, logits: Any) -> Any:
+        if 3 in tokens.tolist():
+            raise ScriptedFailure("no three")
+        return logits
+
+    target = ScriptedTarget(lambda history: history[-1] + 1, vocab_size=9, eos=[5])
+    generation = decode(target, [0], max_tokens=20, pipelined=pipelined, logits_processors=[refuse_three])
+    with pytest.raises(ScriptedFailure, match="no three"):
+        generation.drain()
+    assert (generation.tokens, generation.finish_reason) == ([1, 2, 3], "error")
+    generation.cache.check_integrity()
