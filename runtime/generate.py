@@ -7,13 +7,15 @@ the cause and the cure.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, get_args
+from typing import TypedDict, Unpack, get_args
 
 from runtime.backend import prepare
-from runtime.caches import KeptCache, require_trimmable
+from runtime.caches import KeptCache, require_undo
+from runtime.caches.quantising import Quantising, refuse_quantised
 from runtime.generation import Generation
 from runtime.generation_log import GenerationLog
 from runtime.ordinary import Ordinary
+from runtime.processing import LogitsProcessor
 from runtime.protocols import Drafter, Prompt, Target, Textual
 from runtime.session import Session
 from runtime.speculative.stepper import Speculative
@@ -23,33 +25,38 @@ from telemetry.recorder import Recorder
 from telemetry.records import Timing
 
 
+class Options(TypedDict, total=False):
+    """What `decode` and `speculate` take alike.
+
+    stop: ids and strings that end the output; the tokens up to the one that completes a stop are committed. eos:
+    ends of text, the target's own if None. logits_processors: called as mlx-lm does, `processor(tokens (n,), logits
+    (1, vocab))`. temperature: 0, the only one yet. cache: what a finished generation left (`Generation.cache`); its
+    longest common prefix with the prompt is not computed again. kv_bits, kv_group_size, quantized_kv_start:
+    quantise K/V as mlx-lm does, from that many positions on. recorder: where records go; in memory if None.
+    """
+
+    stop: Sequence[int | str]
+    eos: Collection[int] | None
+    logits_processors: Sequence[LogitsProcessor]
+    temperature: float
+    cache: KeptCache | None
+    kv_bits: int | None
+    kv_group_size: int
+    quantized_kv_start: int
+    recorder: Recorder | None
+
+
 def decode(
-    target: Target,
-    prompt: Prompt,
-    *,
-    max_tokens: int,
-    stop: Sequence[int | str] = (),
-    eos: Collection[int] | None = None,
-    logits_processors: Sequence[Any] = (),
-    temperature: float = 0.0,
-    cache: KeptCache | None = None,
-    pipelined: bool = True,
-    recorder: Recorder | None = None,
+    target: Target, prompt: Prompt, *, max_tokens: int, pipelined: bool = True, **options: Unpack[Options]
 ) -> Generation:
     """Ordinary greedy decoding: the argmax of every step, the lowest id on ties.
 
-    prompt: text, tokenised as it stands, or ids. max_tokens: limit of the output. stop: ids and strings that
-    end it; the tokens up to the one that completes a stop are committed. eos: ends of text, the target's own
-    if None. cache: what a finished generation left (`Generation.cache`); its longest common prefix with the
-    prompt is not computed again. pipelined: launch a step before the last one is read; a cache that cannot be
-    trimmed is decoded without. recorder: where records go; in memory if None.
+    prompt: text, tokenised as it stands, or ids. max_tokens: limit of the output. pipelined: launch a step before
+    the last one is read. options: see `Options`.
 
-    Raises UsageError (a ValueError) for arguments that make no sense and Unsupported (one too) for what is
-    refused.
+    Raises UsageError (a ValueError) for arguments that make no sense and Unsupported (one too) for what is refused.
     """
-    session, log = _prepare(
-        target, prompt, max_tokens, stop, eos, logits_processors, temperature, cache, recorder, timing="fused"
-    )
+    session, log = _prepare(target, prompt, max_tokens, "fused", options)
     return Generation(session, Ordinary(session, pipelined=pipelined), log)
 
 
@@ -59,24 +66,19 @@ def speculate(
     prompt: Prompt,
     *,
     draft_length: int,
-    timing: Timing = "fused",
     max_tokens: int,
-    stop: Sequence[int | str] = (),
-    eos: Collection[int] | None = None,
-    logits_processors: Sequence[Any] = (),
-    temperature: float = 0.0,
-    cache: KeptCache | None = None,
-    recorder: Recorder | None = None,
+    timing: Timing = "fused",
+    **options: Unpack[Options],
 ) -> Generation:
-    """Speculative greedy decoding: the same committed ids as `decode`, in rounds of up to `draft_length`
-    proposed tokens.
+    """Speculative greedy decoding: the same committed ids as `decode`, in rounds of up to `draft_length` proposed
+    tokens.
 
-    drafter: a Drafter, or the name of a registered one (options as in `prompt-lookup:max_n=4`). timing:
-    `fused`, one synchronisation a round, or `attributed`, a barrier after each stage (true stage durations,
-    dearer rounds). The rest is as in `decode`.
+    drafter: a Drafter, or the name of a registered one (options as in `prompt-lookup:max_n=4`). timing: `fused`,
+    one synchronisation a round, or `attributed`, a barrier after each stage (true stage durations, dearer rounds).
+    The rest is as in `decode`.
 
-    Raises UsageError and Unsupported as `decode` does; Unsupported also for a target or drafter whose cache
-    cannot be trimmed and for a drafter with another vocabulary.
+    Raises UsageError and Unsupported as `decode` does; Unsupported also for a target or drafter whose cache can be
+    neither trimmed nor restored, and for a drafter with another vocabulary.
     """
     if draft_length < 0:
         raise UsageError(f"draft_length is {draft_length}; it must be 0 or more")
@@ -89,11 +91,9 @@ def speculate(
     check = getattr(drafter, "check", None)
     if check is not None:
         check(target)
-    session, log = _prepare(
-        target, prompt, max_tokens, stop, eos, logits_processors, temperature, cache, recorder, timing=timing
-    )
+    session, log = _prepare(target, prompt, max_tokens, timing, options)
     try:
-        require_trimmable(session.cache.layers, "the target")
+        require_undo(session.cache.layers, "the target")
         stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing)
     except Exception:
         session.cache.release()
@@ -102,39 +102,57 @@ def speculate(
 
 
 def _prepare(
-    target: Target,
-    prompt: Prompt,
-    max_tokens: int,
-    stop: Sequence[int | str],
-    eos: Collection[int] | None,
-    logits_processors: Sequence[Any],
-    temperature: float,
-    cache: KeptCache | None,
-    recorder: Recorder | None,
-    *,
-    timing: Timing,
+    target: Target, prompt: Prompt, max_tokens: int, timing: Timing, options: Options
 ) -> tuple[Session, GenerationLog]:
-    if temperature != 0:
+    unknown = options.keys() - Options.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
+    if (temperature := options.get("temperature", 0.0)) != 0:
         raise Unsupported(
             f"temperature {temperature} is refused: only greedy decoding (temperature 0) is exact here yet"
         )
-    if logits_processors:
-        raise Unsupported("logits_processors are refused: the loop does not apply them yet")
     if max_tokens < 1:
         raise UsageError(f"max_tokens is {max_tokens}; it must be 1 or more")
     prepare()
     ids = _tokenise(target, prompt)
-    budget = _fit(target, ids, max_tokens)
-    stopper = make_stopper(target, stop, eos)
-    kept = KeptCache(target) if cache is None else cache
+    budget = fit_budget(target, ids, max_tokens)
+    stopper = make_stopper(target, options.get("stop", ()), options.get("eos"))
+    kept = options.get("cache")
+    quantising = _make_quantising(options)
+    if kept is None:
+        kept = KeptCache(target)
+        if quantising is not None:
+            quantising.check(kept.layers)
+    else:
+        refuse_quantised(kept.layers)
     kept.acquire(target)
     try:
         cached = kept.keep_prefix(ids)
     except Exception:
         kept.release()
         raise
-    session = Session(target, kept, ids, max_tokens=budget, stopper=stopper)
-    return session, GenerationLog(recorder or Recorder(), timing=timing, cached_tokens=cached)
+    session = Session(
+        target,
+        kept,
+        ids,
+        max_tokens=budget,
+        stopper=stopper,
+        processors=options.get("logits_processors") or (),
+        quantising=quantising,
+    )
+    return session, GenerationLog(options.get("recorder") or Recorder(), timing=timing, cached_tokens=cached)
+
+
+def _make_quantising(options: Options) -> Quantising | None:
+    bits = options.get("kv_bits")
+    if bits is None:
+        return None
+    if options.get("cache") is not None:
+        raise Unsupported(
+            "kv_bits is refused with a kept cache: a prefix that was quantised before gives other values than one that "
+            "is quantised after this prompt's prefill; leave one of them out"
+        )
+    return Quantising(bits, options.get("kv_group_size", 64), options.get("quantized_kv_start", 0))
 
 
 def _tokenise(target: Target, prompt: Prompt) -> list[int]:
@@ -154,7 +172,8 @@ def _tokenise(target: Target, prompt: Prompt) -> list[int]:
     return ids
 
 
-def _fit(target: Target, ids: Sequence[int], max_tokens: int) -> int:
+def fit_budget(target: Target, ids: Sequence[int], max_tokens: int) -> int:
+    """`max_tokens`, or what the target's positions leave after the prompt; Unsupported if that is nothing."""
     if target.max_positions is None:
         return max_tokens
     room = target.max_positions - len(ids)

@@ -56,6 +56,8 @@ class GenerationLog:
                 prompt_tokens=session.prompt_length,
                 cached_tokens=self._cached_tokens,
                 max_tokens=session.max_tokens,
+                n_processors=len(session.processors),
+                kv_bits=None if session.quantising is None else session.quantising.bits,
                 started_wall_ns=wall_ns,
                 started_monotonic_ns=anchor,
                 prompt_ids=session.history[:] if self._recorder.record_text else None,
@@ -118,6 +120,7 @@ class GenerationLog:
                 total_ns=now - self._anchor,
                 peak_memory_bytes=peak_memory(),
                 cache_bytes=session.cache.nbytes,
+                snapshot_bytes=session.snapshot_bytes,
                 error_type=None if error is None else type(error).__name__,
                 text=session.text() if self._recorder.record_text and can_decode(session.target) else None,
             )

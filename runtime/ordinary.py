@@ -1,8 +1,9 @@
 """Ordinary decoding: one token a step, the next step launched before the last one is read.
 
 That is its best form, and the baseline that speculation has to beat. While a step is in flight the cache runs
-one position ahead of the history less its last token; finishing takes that position back. A cache that cannot
-be trimmed is therefore decoded without pipelining.
+one position ahead of the history less its last token; finishing takes that position back. It holds the last
+committed token, so where it cannot be taken back (a window that has wrapped, a recurrent state) the cache keeps it
+and says so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from runtime.device import drain, read
+from runtime.processing import choose
 from runtime.rounds import OpenRound
 from runtime.session import Session
 
@@ -23,8 +25,9 @@ class Ordinary:
 
     def __init__(self, session: Session, *, pipelined: bool) -> None:
         self._session = session
-        self.pipelined = pipelined and session.cache.trimmable
+        self.pipelined = pipelined
         self._in_flight: Any = None
+        self._seen: Any = None
 
     def prefill(self) -> None:
         """Fill the target's cache."""
@@ -38,12 +41,14 @@ class Ordinary:
         current = self._in_flight
         if current is None:
             current = self._launch(mx.array(session.history[-1:]))
+        if isinstance(current, Exception):
+            raise current
         self._in_flight = self._launch(current) if self.pipelined and session.remaining > 1 else None
         open_round.width = 1
         open_round.mark("verify", "host_launch")
         [[token]] = read(current)
         open_round.mark("synchronize", "host_wait")
-        session.cache.settle(session.history[-1:], 1)
+        session.cache.hold(session.history[-1:])
         session.history.append(token)
         session.end_at_stop(open_round, [token])
         open_round.tokens = [token]
@@ -51,9 +56,18 @@ class Ordinary:
         open_round.skip()
 
     def _launch(self, ids: Any) -> Any:
+        """The token (1,) that follows `ids` (1,), being computed, or the exception of a processor that refused them."""
         import mlx.core as mx
 
-        token = mx.argmax(self._session.forward(ids), axis=-1)
+        session = self._session
+        logits = session.forward(ids)
+        if session.processors:
+            self._seen = mx.array(session.history) if self._seen is None else mx.concatenate([self._seen, ids])
+        try:
+            token = choose(logits, self._seen, session.processors, session.rows)
+        except Exception as error:
+            # The token before this one may turn out to end the output, and then nobody asked; else it is raised.
+            return error
         mx.async_eval(token)
         return token
 
@@ -65,8 +79,13 @@ class Ordinary:
         open_round.skip()
 
     def finish(self) -> None:
-        """Wait for the device, and take the step in flight back out of the cache."""
+        """Wait for the device, and take the step in flight back out of the cache, or count it in."""
         drain()
-        if self._in_flight is not None:
-            self._in_flight = None
-            self._session.cache.settle([], 1)
+        if self._in_flight is None:
+            return
+        self._in_flight = None
+        cache = self._session.cache
+        if cache.undo.can_trim(1):
+            cache.undo.trim(1)
+        else:
+            cache.hold(self._session.history[-1:])

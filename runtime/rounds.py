@@ -40,6 +40,8 @@ class Round(msgspec.Struct, frozen=True, gc=False):
     stages: dict[str, tuple[int, Basis]]
     trim_way: Way
     rewind_way: Way
+    replayed: int
+    processed: int
 
 
 class OpenRound:
@@ -55,8 +57,10 @@ class OpenRound:
         "drafter_length",
         "index",
         "outcome",
+        "processed",
         "proposal",
         "proposed",
+        "replayed",
         "requested",
         "rewind_way",
         "stages",
@@ -69,7 +73,7 @@ class OpenRound:
 
     def __init__(self, index: int, now: Callable[[], int]) -> None:
         self.index = index
-        self.requested = self.proposed = self.accepted = self.cut = self.width = 0
+        self.requested = self.proposed = self.accepted = self.cut = self.width = self.replayed = self.processed = 0
         self.outcome: Outcome = "step"
         self.tokens: list[int] = []
         self.proposal: list[int] = []
@@ -126,6 +130,8 @@ class OpenRound:
             self.stages,
             self.trim_way,
             self.rewind_way,
+            self.replayed,
+            self.processed,
         )
 
     def record(self, closed: Round, generation_id: str, anchor_ns: int, *, with_text: bool) -> RoundRecord:
@@ -148,9 +154,11 @@ class OpenRound:
             self.cut,
             self.outcome,
             self.width,
+            self.processed,
             closed.syncs,
             self.cache_length,
             self.trim_way,
+            self.replayed,
             self.rewind_way,
             draft_ns,
             verify_ns,

@@ -6,11 +6,13 @@ round added.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from runtime.caches import KeptCache
+from runtime.caches.quantising import Quantising
 from runtime.device import barrier, release_memory
+from runtime.processing import LogitsProcessor, Rows
 from runtime.protocols import Target, can_decode
 from runtime.rounds import OpenRound
 from runtime.stopping import Stop, Stopper
@@ -21,10 +23,22 @@ PREFILL_CHUNK = 2048
 
 
 class Session:
-    """The state that every way of decoding shares."""
+    """The state that every way of decoding shares.
+
+    Set before the first round by those who want it otherwise: `prefill_chunk`, positions a prefill forward takes at
+    most; `on_prefill`, called with the number of positions after each; `rows`, a queue to keep every token's logits in.
+    """
 
     def __init__(
-        self, target: Target, cache: KeptCache, prompt: Sequence[int], *, max_tokens: int, stopper: Stopper
+        self,
+        target: Target,
+        cache: KeptCache,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        stopper: Stopper,
+        processors: Sequence[LogitsProcessor] = (),
+        quantising: Quantising | None = None,
     ) -> None:
         self.target = target
         self.cache = cache
@@ -32,8 +46,14 @@ class Session:
         self.prompt_length = len(prompt)
         self.max_tokens = max_tokens
         self.stopper = stopper
+        self.processors = tuple(processors)
+        self.quantising = quantising
         self.stop: Stop | None = None
         self.cancelled = False
+        self.snapshot_bytes = 0
+        self.prefill_chunk = PREFILL_CHUNK
+        self.on_prefill: Callable[[int], None] | None = None
+        self.rows: Rows | None = None
         self._sound = len(self.history)
 
     @property
@@ -51,22 +71,42 @@ class Session:
         """Whether a stop was found or the budget is spent."""
         return self.stop is not None or self.remaining <= 0
 
-    def prefill(self, chunk: int = PREFILL_CHUNK) -> None:
+    def prefill(self) -> None:
         """Fill the target's cache with the prompt less its last token, and wait; a cancellation ends it early."""
         import mlx.core as mx
 
+        chunk = self.prefill_chunk
         wanted = self.history[:-1]
         while (done := self.cache.length) < len(wanted) and not self.cancelled:
             part = wanted[done : done + chunk]
-            self.target.forward(mx.array([part]), self.cache.layers)
+            self.forward(mx.array(part))
             barrier([layer.state for layer in self.cache.layers])
-            self.cache.settle(part, len(part))
+            self.cache.hold(part)
+            if self.on_prefill is not None:
+                self.on_prefill(len(part))
             if done + chunk < len(wanted):
                 release_memory()
 
-    def forward(self, ids: Any) -> Any:
-        """Logits (n, vocab) of ids (n,), lazily; the cache's layers grow by n."""
-        return self.target.forward(ids[None], self.cache.layers)[0]
+    def forward(self, ids: Any, *, tentative: bool = False) -> Any:
+        """Logits (n, vocab) of ids (n,), lazily; the cache's layers grow by n.
+
+        tentative: some of the positions may be taken back; `settle` follows once it is known which.
+        """
+        logits = self.target.forward(ids[None], self.cache.layers)[0]
+        if not tentative:
+            self.settle()
+        return logits
+
+    def settle(self) -> None:
+        """All that the layers hold is committed: quantise those that hold enough."""
+        if self.quantising is not None:
+            self.quantising.apply(self.cache.layers)
+
+    def limit_proposal(self, draft_length: int) -> int:
+        """How many tokens to ask for: `draft_length`, less where the budget or a quantising threshold comes first."""
+        limit = min(draft_length, self.remaining - 1)
+        width = None if self.quantising is None else self.quantising.limit_width(self.cache.length)
+        return limit if width is None else min(limit, width - 1)
 
     def text(self) -> str:
         """The output as text: without the id that ended it, and cut before a stop string.
@@ -91,6 +131,7 @@ class Session:
     def accept_round(self) -> None:
         """The round is whole: what it added to the history is committed for good."""
         self._sound = len(self.history)
+        self.cache.undo.end()
 
     def roll_back(self) -> None:
         """Undo what the open round did to history and cache."""

@@ -89,21 +89,21 @@ class MlxTarget:
 
 
 def load_target(name_or_path: str | Path | None = None, *, dtype: str | None = None) -> MlxTarget:
-    """The default model (None), or what `mlx_lm.load` takes: a model folder, or a hub id like `owner/name`.
+    """The default model (None), a llama-family GGUF file, or what `mlx_lm.load` takes: a model folder, or a hub id
+    like `owner/name`.
 
     `dtype`: "float32", "float16", "bfloat16", or "quantized" ("4-bit") to leave a quantised model as it is. None is
     float32 on Linux CPUs, where nothing else goes through BLAS, and the model's own type elsewhere.
 
-    Raises UsageError for an unknown dtype or a name that is neither a folder nor a hub id, RoundscopeError where the
-    model is not installed, is damaged, cannot be fetched or cannot be read.
+    Raises UsageError for an unknown dtype or a name that is none of these, Unsupported for a GGUF file that would not
+    be read right, RoundscopeError where the model is not installed, is damaged, cannot be fetched or cannot be read.
     """
     check_dtype(dtype)
     if name_or_path is None:
-        path = find_default_model()
-        prepare()
-        gguf = read_gguf(path)
-        settle_weights(gguf.model, dtype, MODEL_NAME)
-        return MlxTarget(MODEL_NAME, gguf.model, gguf.tokenizer)
+        return _load_gguf(find_default_model(), MODEL_NAME, dtype)
+    file = Path(name_or_path).expanduser()
+    if file.suffix == ".gguf" and file.is_file():
+        return _load_gguf(file, file.stem, dtype)
     folder = _find_folder(name_or_path)
     prepare()
     name = str(name_or_path) if folder is None else folder.name
@@ -116,6 +116,13 @@ def load_target(name_or_path: str | Path | None = None, *, dtype: str | None = N
     return target
 
 
+def _load_gguf(path: Path, name: str, dtype: str | None) -> MlxTarget:
+    prepare()
+    gguf = read_gguf(path)
+    settle_weights(gguf.model, dtype, name)
+    return MlxTarget(name, gguf.model, gguf.tokenizer)
+
+
 def _find_folder(name_or_path: str | Path) -> Path | None:
     """The model folder that is meant, or None for a hub id; UsageError if it is neither."""
     path = Path(name_or_path).expanduser()
@@ -124,7 +131,7 @@ def _find_folder(name_or_path: str | Path) -> Path | None:
             raise UsageError(f"{path} has no config.json: give a model folder as mlx_lm.convert writes them")
         return path.resolve()
     if path.is_file():
-        raise UsageError(f"{path} is a file: give the model's folder (config.json and *.safetensors)")
+        raise UsageError(f"{path} is a file: give a .gguf file or the model's folder (config.json and *.safetensors)")
     if isinstance(name_or_path, str) and _HUB_ID.fullmatch(name_or_path):
         return None
     raise UsageError(f"there is no model folder {name_or_path}, and a model hub's id has the form owner/name")

@@ -23,7 +23,7 @@ Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled",
 StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
 RunOutcome: TypeAlias = Literal["complete", "interrupted", "error"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
-Way: TypeAlias = Literal["none", "trim"]
+Way: TypeAlias = Literal["none", "trim", "snapshot"]
 
 COMMITS_ONE_MORE: tuple[Outcome, ...] = ("correction", "bonus", "step")
 """Outcomes whose round commits one token of the target's beyond the accepted ones."""
@@ -119,6 +119,8 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     prompt_tokens: Annotated[Count, about("length of the prompt", "tokens")]
     cached_tokens: Annotated[Count, about("prompt tokens already in a kept cache", "tokens")]
     max_tokens: Annotated[Count, about("limit of the output", "tokens")]
+    n_processors: Annotated[Count, about("logits processors applied to every token")]
+    kv_bits: Annotated[Count | None, about("bits of a quantised K/V cache; NULL: not quantised", "bits")] = None
     started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of prefill", "ns since epoch")]
     started_monotonic_ns: Annotated[Count, about("monotonic clock at the anchor", "ns")]
     prompt_ids: Annotated[list[int] | None, about("the prompt's token ids; only with --record-text")] = None
@@ -145,6 +147,7 @@ class GenerationEnd(Struct, tag="generation_end", tag_field="type", kw_only=True
     total_ns: Annotated[Count, about("start of prefill to the end of closing", "ns")]
     peak_memory_bytes: Annotated[Count, about("MLX's peak memory during the generation", "bytes")]
     cache_bytes: Annotated[Count, about("K/V cache of the target at the end", "bytes")]
+    snapshot_bytes: Annotated[Count, about("most that snapshots of target and drafter held in a round", "bytes")]
     error_type: Annotated[str | None, about("class of the exception, if it failed")] = None
     text: Annotated[str | None, about("the output; only with --record-text")] = None
 
@@ -183,9 +186,11 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     cut: Annotated[Count, about("proposed tokens never judged: EOS, a stop or cancellation came first", "tokens")]
     outcome: Annotated[Outcome, about("how the round ended")]
     width: Annotated[Count, about("positions in the verify forward; 0: none was made", "positions")]
+    processed: Annotated[Count, about("rows that logits processors were applied to, one by one", "positions")]
     syncs: Annotated[Count, about("device synchronisations")]
     cache_length: Annotated[Count, about("positions the target's cache holds afterwards", "positions")]
     trim_way: Annotated[Way, about("how rejected positions left the target's cache")]
+    replayed: Annotated[Count, about("accepted positions fed again after a snapshot was put back", "positions")]
     rewind_way: Annotated[Way, about("how the drafter came back to the committed history")]
     draft_ns: Annotated[Count, about("drafting", "ns")]
     verify_ns: Annotated[Count, about("verification's forward", "ns")]

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from runtime.caches import require_trimmable, trim_layers
+from runtime.caches import Undo, require_undo
+from runtime.caches.kinds import flatten
 from runtime.device import barrier, release_memory
 from runtime.protocols import Proposal, Target
 from runtime.session import PREFILL_CHUNK
 from runtime.vocabulary import check_same
 from telemetry.logs import get_logger
+from telemetry.records import Way
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -33,13 +35,28 @@ class Assistant:
     prefix_consistent = True
 
     def __init__(self, model: Target) -> None:
-        """Raises Unsupported, naming the layers, if rejected positions cannot be trimmed out of the model's cache."""
+        """Raises Unsupported, naming the layers, if rejected positions cannot be taken out of the model's cache."""
         self.model = model
-        self.length = 0
-        self._cache = model.make_cache()
         self._width = model.vocab_size
         self._checked: Target | None = None
-        require_trimmable(self._cache, "the draft model")
+        self._empty()
+        require_undo(self._cache, "the draft model")
+
+    def _empty(self) -> None:
+        self._cache = self.model.make_cache()
+        self._undo = Undo(self._cache, stepwise=True)
+        self.length = 0
+        self._base: int | None = None
+
+    @property
+    def way(self) -> Way:
+        """How rejected positions leave the model's cache."""
+        return self._undo.way
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of the states kept for the open round."""
+        return self._undo.snapshot_bytes
 
     def check(self, target: Target) -> None:
         """Raise Unsupported if `target` has another vocabulary than the model."""
@@ -53,15 +70,18 @@ class Assistant:
 
         A prompt that fills the model's positions is not taken in, and nothing is proposed for it.
         """
-        self._cache = self.model.make_cache()
-        self.length = 0
+        self._empty()
+        self.take_in(prompt)
+
+    def take_in(self, prompt: Sequence[int]) -> None:
+        """Feed what the cache lacks of `prompt` less its last token, as `reset` does."""
         if self._limit(len(prompt), 1) == 0:
             get_logger().warning(
                 "assistant.prompt_too_long", prompt_tokens=len(prompt), positions=self.model.max_positions
             )
             return
         filling = prompt[:-1]
-        for start in range(0, len(filling), PREFILL_CHUNK):
+        for start in range(self.length, len(filling), PREFILL_CHUNK):
             part = filling[start : start + PREFILL_CHUNK]
             self._feed(self._upload(part))
             barrier([layer.state for layer in self._cache])
@@ -76,6 +96,8 @@ class Assistant:
             return Proposal(())
         import mlx.core as mx
 
+        self._undo.begin()
+        self._base = self.length
         token = self._draft(self._upload(history[self.length :]))
         tokens = [token]
         for _ in range(m - 1):
@@ -88,17 +110,22 @@ class Assistant:
         """Nothing to do: `propose` is given the history, and feeds what the cache lacks of it."""
 
     def rewind(self, length: int) -> None:
-        """Trim every layer to `length` positions, or to the shortest layer after a forward that failed half-way.
+        """Bring the cache back to `length` positions, or to the shortest layer after a forward that failed half-way.
 
-        Raises CacheError if a layer forgets another number of positions than it was told to.
+        By a snapshot it comes back to where the last proposal began; the next one feeds what is missing since. Raises
+        CacheError if a layer does not follow.
         """
-        shortest = min(layer.offset for layer in self._cache)
-        for layer in self._cache:
-            if layer.offset > shortest:
-                trim_layers([layer], layer.offset - shortest)
-        if shortest > length:
-            trim_layers(self._cache, shortest - length)
-        self.length = min(shortest, length)
+        if self._undo.way == "trim":
+            length = min(length, *(layer.offset for layer in flatten(self._cache)))
+        elif self._base is not None and length >= self._base:
+            length = self._base
+        elif self._base is None and length >= self.length:
+            return
+        else:
+            self._empty()
+            return
+        self._undo.restore(length)
+        self.length = length
 
     def _limit(self, history_length: int, m: int) -> int:
         """`m`, or what can be drafted before the model's positions end (the last drafted token takes none)."""

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, cast
 from runtime.drafters.assistant import Assistant
 from runtime.drafters.known import NoDrafter, Oracle, Wrong
 from runtime.drafters.prompt_lookup import DEFAULT_MAX_N, DEFAULT_MIN_N, PromptLookup
+from runtime.drafters.requantised import Requantised
+from runtime.drafters.suffix import Suffix
 from runtime.protocols import Drafter, Target
 from telemetry.errors import RoundscopeError, UsageError
 
@@ -56,6 +58,18 @@ def _make_prompt_lookup(target: Target, *, max_n: int = DEFAULT_MAX_N, min_n: in
     return PromptLookup(max_n, min_n)
 
 
+def _make_suffix(target: Target, *, min_n: int = 2) -> Drafter:
+    return Suffix(min_n)
+
+
+def _make_self_q4(target: Target) -> Drafter:
+    return Requantised(target, 4)
+
+
+def _make_self_q3(target: Target) -> Drafter:
+    return Requantised(target, 3)
+
+
 def _make_assistant(target: Target, *, model: Target | Path | str | None = None) -> Drafter:
     if model is None:
         raise UsageError(ASSISTANT_NEEDS_MODEL)
@@ -71,7 +85,10 @@ _BUILT_IN: dict[str, Factory] = {
     "oracle": _make_oracle,
     "wrong": _make_wrong,
     "prompt-lookup": _make_prompt_lookup,
+    "suffix": _make_suffix,
     "assistant": _make_assistant,
+    "self-q4": _make_self_q4,
+    "self-q3": _make_self_q3,
 }
 
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runtime.caches import require_trimmable
+from runtime.caches import require_undo
 from runtime.drafters import make, parse
 from runtime.protocols import Drafter, Target
 from runtime.targets import MlxTarget
@@ -124,7 +124,7 @@ def make_plan(request: Request, workload: Workload, target: MlxTarget) -> Plan:
 def _make_arms(request: Request, target: Target) -> list[Arm]:
     arms = [Arm(ORDINARY, None, 0)]
     if request.drafters:
-        require_trimmable(target.make_cache(), "the target")
+        require_undo(target.make_cache(), "the target")
     for spec in dict.fromkeys(request.drafters):
         drafter = make_drafter(spec, target, request.draft_model)
         check = getattr(drafter, "check", None)

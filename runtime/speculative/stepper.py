@@ -18,12 +18,13 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from runtime.device import barrier, drain, read
+from runtime.processing import choose
 from runtime.protocols import Drafter, Proposal
 from runtime.rounds import OpenRound
 from runtime.session import Session
 from runtime.speculative.verification import count_accepted, name_outcome
 from telemetry.errors import RoundscopeError
-from telemetry.records import Timing
+from telemetry.records import Basis, Timing
 
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
@@ -44,6 +45,7 @@ class Speculative:
     def __init__(self, session: Session, drafter: Drafter, *, draft_length: int, timing: Timing) -> None:
         self._session = session
         self._attributed = timing == "attributed"
+        self._logits: Any = None
         self.drafter = drafter
         self.draft_length = draft_length
         self.arm = f"{drafter.name} m={draft_length}"
@@ -53,32 +55,46 @@ class Speculative:
         self._session.prefill()
         if self._session.cancelled:
             return
+        self._session.cache.undo.begin()
         _in_use[id(self.drafter)] = self
         self.drafter.reset(self._session.history)
         drain()
 
     def step(self, open_round: OpenRound) -> None:
         """Do one round; it commits at least one token unless the generation was cancelled in the middle of it."""
+        self._session.cache.undo.begin()
         if not self._owns_drafter():
             raise DrafterError(
                 f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
             )
         proposal = self._draft(open_round)
-        cancelled = self._session.cancelled
-        if not cancelled:
-            predictions = self._verify(open_round, proposal)
-            drafted, predicted = self._synchronize(open_round, proposal, predictions)
-            cancelled = self._session.cancelled
-            if not cancelled:
-                self._judge(open_round, drafted, predicted)
-        if cancelled:
+        if self._session.cancelled or not self._verify_and_judge(open_round, proposal):
             open_round.void("cancelled")
         self._trim(open_round)
         self._rewind(open_round)
 
+    def _verify_and_judge(self, open_round: OpenRound, proposal: Proposal) -> bool:
+        """Whether the proposal was judged: not if the generation was cancelled while the device worked."""
+        processed = bool(self._session.processors)
+        verified = self._verify(open_round, proposal, choose_all=not processed)
+        if processed:
+            return self._process_rows(open_round, proposal, verified)
+        drafted, predicted = self._synchronize(open_round, proposal, verified)
+        if self._session.cancelled:
+            return False
+        tokens = list(predicted[: count_accepted(drafted, predicted) + 1])
+        self._judge(open_round, drafted, tokens, self._session.end_at_stop(open_round, tokens))
+        self._keep_rows(len(tokens))
+        return True
+
+    def _keep_rows(self, count: int) -> None:
+        rows, logits, self._logits = self._session.rows, self._logits, None
+        if rows is not None:
+            rows.extend(logits[index : index + 1] for index in range(count))
+
     def _draft(self, open_round: OpenRound) -> Proposal:
         session = self._session
-        open_round.requested = min(self.draft_length, session.remaining - 1)
+        open_round.requested = session.limit_proposal(self.draft_length)
         proposal = self.drafter.propose(session.history, open_round.requested)
         if len(proposal) > open_round.requested:
             raise DrafterError(
@@ -98,22 +114,30 @@ class Speculative:
             open_round.mark("draft", "host_launch")
         return proposal
 
-    def _verify(self, open_round: OpenRound, proposal: Proposal) -> Any:
+    def _verify(self, open_round: OpenRound, proposal: Proposal, *, choose_all: bool) -> Any:
+        """The target's tokens (width,) after each position, or the logits (width, vocab) they are to be chosen from."""
         import mlx.core as mx
 
         last = self._session.history[-1]
+        self._note_snapshots()
         if isinstance(proposal.tokens, (list, tuple)):
             ids = mx.array([last, *proposal.tokens])
         else:
             ids = mx.concatenate([mx.array([last], dtype=proposal.tokens.dtype), proposal.tokens])
         open_round.width = open_round.proposed + 1
-        predictions = mx.argmax(self._session.forward(ids), axis=-1)
+        logits = self._session.forward(ids, tentative=True)
+        verified = mx.argmax(logits, axis=-1) if choose_all else logits
+        self._logits = logits if choose_all and self._session.rows is not None else None
         if self._attributed:
-            barrier(predictions)
+            barrier(verified)
             open_round.mark("verify", "barrier")
         else:
             open_round.mark("verify", "host_launch")
-        return predictions
+        return verified
+
+    def _note_snapshots(self) -> None:
+        held = self._session.cache.undo.snapshot_bytes + getattr(self.drafter, "snapshot_bytes", 0)
+        self._session.snapshot_bytes = max(self._session.snapshot_bytes, held)
 
     def _synchronize(
         self, open_round: OpenRound, proposal: Proposal, predictions: Any
@@ -128,11 +152,34 @@ class Speculative:
         open_round.proposal = list(drafted)
         return drafted, predicted
 
-    def _judge(self, open_round: OpenRound, drafted: Sequence[int], predicted: Sequence[int]) -> None:
-        accepted = count_accepted(drafted, predicted)
-        tokens = list(predicted[: accepted + 1])
+    def _process_rows(self, open_round: OpenRound, proposal: Proposal, logits: Any) -> bool:
+        """Choose token by token through the processors, as far as ordinary decoding would come this way."""
+        import mlx.core as mx
+
+        session, tokens, stopped_at = self._session, [], None
+        drafted = self._read_proposal(proposal)
+        open_round.proposal = list(drafted)
+        seen = mx.array(session.history)
+        for index in range(len(drafted) + 1):
+            history = mx.concatenate([seen, mx.array(drafted[:index])]) if index else seen
+            [[token]] = read(choose(logits[index : index + 1], history, session.processors, session.rows))
+            if session.cancelled:
+                return False
+            tokens.append(token)
+            if session.end_at_stop(open_round, [token]) is not None:
+                stopped_at = index
+                break
+            if token not in drafted[index : index + 1]:
+                break
+        open_round.processed = len(tokens)
+        open_round.mark("synchronize", "host_wait")
+        self._judge(open_round, drafted, tokens, stopped_at)
+        return True
+
+    def _judge(self, open_round: OpenRound, drafted: Sequence[int], tokens: list[int], stopped_at: int | None) -> None:
+        """`tokens` are the target's, up to the first that the drafter had not or that a stop was found at."""
+        accepted = count_accepted(drafted[: len(tokens)], tokens)
         open_round.outcome = name_outcome(len(drafted), accepted)
-        stopped_at = self._session.end_at_stop(open_round, tokens)
         if stopped_at is not None and stopped_at < accepted:
             accepted = stopped_at + 1
             del tokens[accepted:]
@@ -141,15 +188,51 @@ class Speculative:
         open_round.accepted = accepted
         open_round.tokens = tokens
 
+    def _read_proposal(self, proposal: Proposal) -> list[int]:
+        if isinstance(proposal.tokens, (list, tuple)):
+            return list(proposal.tokens)
+        [drafted] = read(proposal.tokens)
+        self._check_ids(drafted)
+        return drafted
+
     def _trim(self, open_round: OpenRound) -> None:
         session, tokens = self._session, open_round.tokens
         open_round.skip()
         fed = [session.history[-1], *tokens][: len(tokens)]
-        if session.cache.settle(fed, open_round.width):
+        excess = open_round.width - len(fed)
+        undo = session.cache.undo
+        basis: Basis = "host"
+        if excess and undo.way == "snapshot":
+            open_round.trim_way = "snapshot"
+            undo.back(open_round.width)
+            basis = self._replay(open_round, fed)
+        elif excess and (fed or undo.can_trim(excess)):
             open_round.trim_way = "trim"
+            undo.trim(excess)
+        elif excess:  # a cancelled single step that a window cannot give back: it holds the last committed token
+            fed = session.history[-1:]
+        session.settle()
+        session.cache.hold(fed)
         session.history.extend(tokens)
         open_round.cache_length = session.cache.length
-        open_round.mark("trim", "host")
+        open_round.mark("trim", basis)
+
+    def _replay(self, open_round: OpenRound, fed: Sequence[int]) -> Basis:
+        """Feed the accepted positions again, in one forward, to layers that a snapshot brought back."""
+        import mlx.core as mx
+
+        if not fed:
+            return "host"
+        session = self._session
+        open_round.replayed = len(fed)
+        session.forward(mx.array(list(fed)))
+        states = [layer.state for layer in session.cache.layers]
+        # The next round waits for it; after the last one, nobody would, and T_round would leave it out.
+        if self._attributed or session.stop is not None or len(open_round.tokens) >= session.remaining:
+            barrier(states)
+            return "barrier"
+        mx.async_eval(states)
+        return "host_launch"
 
     def _rewind(self, open_round: OpenRound) -> None:
         drafter, length = self.drafter, len(self._session.history) - 1
@@ -157,7 +240,7 @@ class Speculative:
             drafter.commit(open_round.tokens)
         if drafter.length > length:
             drafter.rewind(length)
-            open_round.rewind_way = "trim"
+            open_round.rewind_way = getattr(drafter, "way", "trim")
         open_round.drafter_length = drafter.length
         open_round.mark("rewind", "host")
 

@@ -136,6 +136,7 @@ class Simulation:
             "prompt_tokens": 20,
             "cached_tokens": 0,
             "max_tokens": self.tokens,
+            "n_processors": 0,
             "started_wall_ns": 1_700_000_000_000_000_000,
             "started_monotonic_ns": 0,
             "finish_reason": "stop" if stopped else "length",
@@ -150,6 +151,7 @@ class Simulation:
             "total_ns": prefill + start,
             "peak_memory_bytes": 1,
             "cache_bytes": 1,
+            "snapshot_bytes": 0,
             "equal": None if row["warm_up"] else True,
         }
         return row, rounds
@@ -181,9 +183,11 @@ class Simulation:
             "cut": proposed - accepted if ended else 0,
             "outcome": outcome,
             "width": proposed + 1,
+            "processed": 0,
             "syncs": 1,
             "cache_length": 0,
             "trim_way": "trim" if trim else "none",
+            "replayed": 0,
             "rewind_way": "none",
             "draft_ns": draft,
             "draft_basis": "host" if arm.drafter else None,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runtime.caches import CacheError, KeptCache, find_untrimmable, require_trimmable, trim_layers
+from runtime.caches import CacheError, KeptCache, Undo, require_undo
 from runtime.testing import ScriptedLayer, ScriptedTarget
 from telemetry.errors import Unsupported
 
@@ -30,8 +30,8 @@ def test_one_layer_that_trims_another_number_is_named() -> None:
     layers = [ScriptedLayer("plain"), ScriptedLayer("sluggish")]
     for layer in layers:
         layer.tokens = [1, 2, 3]
-    with pytest.raises(CacheError, match=r"layer 1 \(ScriptedLayer\) removed 1 of 2 positions and went from 3 to 2"):
-        trim_layers(layers, 2)
+    with pytest.raises(CacheError, match=r"layer 1 \(ScriptedLayer\) removed 1 of 2 positions"):
+        Undo(layers).trim(2)
 
 
 def test_a_layer_that_says_otherwise_than_it_does_is_named() -> None:
@@ -42,11 +42,11 @@ def test_a_layer_that_says_otherwise_than_it_does_is_named() -> None:
 
     layer = Liar("plain")
     layer.tokens = [1, 2, 3]
-    with pytest.raises(CacheError, match=r"layer 0 \(Liar\) removed 2 of 2 positions and went from 3 to 2"):
-        trim_layers([layer], 2)
+    with pytest.raises(CacheError, match=r"layer 0 \(Liar\) removed 1 of 2 positions"):
+        Undo([layer]).trim(2)
 
 
-def test_a_layer_that_does_otherwise_than_it_says_is_named() -> None:
+def test_what_a_layer_does_counts_and_not_what_it_says() -> None:
     class Silent(ScriptedLayer):
         def trim(self, n: int) -> int:
             super().trim(n)
@@ -54,8 +54,8 @@ def test_a_layer_that_does_otherwise_than_it_says_is_named() -> None:
 
     layer = Silent("plain")
     layer.tokens = [1, 2, 3]
-    with pytest.raises(CacheError, match=r"layer 0 \(Silent\) removed 0 of 2 positions and went from 3 to 1"):
-        trim_layers([layer], 2)
+    Undo([layer]).trim(2)
+    assert layer.tokens == [1]
 
 
 def test_a_failed_trim_damages_the_cache() -> None:
@@ -104,13 +104,13 @@ def test_a_rotating_cache_is_not_taken_for_restored() -> None:
     from mlx_lm.models.cache import KVCache, RotatingKVCache
 
     cache = _kept([])
-    cache.layers = [KVCache(), RotatingKVCache(max_size=4)]
+    layers = [KVCache(), RotatingKVCache(max_size=4)]
     for position in range(7):
-        for layer in cache.layers:
+        for layer in layers:
             layer.update_and_fetch(mx.full((1, 1, 1, 2), position), mx.full((1, 1, 1, 2), position))
-    cache.tokens = [0] * 6
+    cache.adopt(layers, [0] * 6)
     cache.restore(6)
-    with pytest.raises(CacheError, match=r"layer 1 \(RotatingKVCache, window of 4\) cannot be brought back"):
+    with pytest.raises(CacheError, match=r"layer 1 \(RotatingKVCache, window of 4\) cannot give back 1 positions"):
         cache.check_integrity()
 
 
@@ -120,29 +120,14 @@ def test_integrity_is_counted_in_every_layer() -> None:
         _kept([1, 2], ahead=(0, 1)).check_integrity()
 
 
-def test_untrimmable_layers_are_named_up_to_three() -> None:
+def test_layers_that_cannot_be_brought_back_are_named_up_to_three() -> None:
     layers = [ScriptedLayer("untrimmable" if index % 2 else "plain") for index in range(9)]
-    assert find_untrimmable(layers) == (
-        "layer 1 (ScriptedLayer), layer 3 (ScriptedLayer), layer 5 (ScriptedLayer) and 1 more"
-    )
-    with pytest.raises(Unsupported, match=r"the drafter has a cache that cannot be trimmed: layer 1 .* and 1 more"):
-        require_trimmable(layers, "the drafter")
-
-
-def test_only_plain_caches_of_mlx_lm_count_as_trimmable() -> None:
-    """`is_trimmable` alone is not asked: a rotating one says yes until its window is full."""
-    from mlx_lm.models import cache as kinds
-
-    layers = [
-        kinds.KVCache(),
-        kinds.RotatingKVCache(max_size=16),
-        kinds.ArraysCache(size=2),
-        kinds.ConcatenateKVCache(),
-    ]
-    assert find_untrimmable(layers) == (
-        "layer 1 (RotatingKVCache, window of 16), layer 2 (ArraysCache), layer 3 (ConcatenateKVCache)"
-    )
-    assert find_untrimmable(layers[:1]) is None
+    named = r"layer 1 \(ScriptedLayer\), layer 3 \(ScriptedLayer\), layer 5 \(ScriptedLayer\) and 1 more\. .* ordinary"
+    with pytest.raises(
+        Unsupported, match=rf"the drafter has a cache that can be neither trimmed nor restored: {named}"
+    ):
+        require_undo(layers, "the drafter")
+    require_undo(layers[::2], "the drafter")
 
 
 def test_bytes_are_those_of_all_layers() -> None:

@@ -16,9 +16,9 @@ from tests.conftest import lack, run_python
 
 DOCTOR = "from runtime.cli.main import main\nmain(['doctor', *__import__('sys').argv[1:]])"
 HIDE_MODEL = """
-import importlib.util, runtime.gguf
+import importlib.util, runtime.gguf.default_model
 find = importlib.util.find_spec
-runtime.gguf.find_spec = lambda name, *rest: None
+runtime.gguf.default_model.find_spec = lambda name, *rest: None
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,12 +16,15 @@ from runtime.drafters.known import NoDrafter, Oracle, Wrong
 from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.generate import decode, speculate
 from runtime.protocols import Drafter
+from runtime.speculative.stepper import DrafterError
 from runtime.targets import MlxTarget
+from runtime.testing import ScriptedFailure
 from telemetry.recorder import Recorder
 from telemetry.records import GenerationRecord, Timing
 from tests.conftest import run_python
 from tests.models import tiny_llama
-from tests.runtime.scripted import drain_checked, rows
+from tests.runtime.recurrent import tiny_mamba
+from tests.runtime.scripted import KeepingDrafter, always, drain_checked, rows
 
 PROMPT = [5, 9, 33, 5, 9, 33, 5, 9]
 LIMIT = 24
@@ -178,6 +181,56 @@ def test_a_failed_forward_leaves_real_caches_exact(target: MlxTarget, monkeypatc
         assert generation.cache.tokens == history[:-1]
         rest = decode(target, history, max_tokens=10, cache=generation.cache).drain().tokens
         assert generation.tokens + rest == output[: len(generation.tokens) + 10]
+
+
+@pytest.mark.parametrize("make", [lambda: tiny_llama(1, sliding_window=8), tiny_mamba], ids=["window", "recurrent"])
+@pytest.mark.parametrize("name", ["same", "wrong", "oracle"])
+def test_a_failed_round_is_undone_where_nothing_can_be_trimmed(
+    make: Callable[[], MlxTarget], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some layers had taken the round in and others had not: all are put back, and so is the drafter's model."""
+    target = make()
+    output = ask_mlx_lm(target, PROMPT, LIMIT)
+    drafter = make_drafter(name, target, PROMPT, output)
+    generation = speculate(target, drafter, PROMPT, draft_length=3, max_tokens=LIMIT)
+    for _ in range(3):
+        next(generation)
+    last = target.model.layers[-1]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(last), "__call__", _fail_in(last, type(last).__call__))
+        with pytest.raises(RuntimeError, match="out of memory"):
+            next(generation)
+    generation.cache.check_integrity()
+    history = [*PROMPT, *generation.tokens]
+    assert generation.cache.tokens == history[:-1]
+    again = make_drafter("same", target, history, output)
+    rest = speculate(target, again, history, draft_length=3, max_tokens=9, cache=generation.cache).drain().tokens
+    assert generation.tokens + rest == output[: len(generation.tokens) + 9]
+
+
+@pytest.mark.parametrize("method", ["reset", "propose", "commit", "rewind"])
+def test_a_drafter_that_fails_leaves_a_recurrent_state_whole(method: str) -> None:
+    """Whether the target had taken in the round by then or not."""
+    target = tiny_mamba()
+    output = ask_mlx_lm(target, PROMPT, LIMIT)
+    calls = {"reset": 0}.get(method, 2)
+    drafter = KeepingDrafter(always([1, 2, 3]), fails={method: calls})
+    generation = speculate(target, drafter, PROMPT, draft_length=3, max_tokens=LIMIT)
+    with pytest.raises(ScriptedFailure):
+        generation.drain()
+    assert generation.cache.tokens == [*PROMPT, *generation.tokens][:-1]
+    rest = decode(target, [*PROMPT, *generation.tokens], max_tokens=9, cache=generation.cache).drain().tokens
+    assert (generation.tokens + rest, len(generation.tokens)) == (output[: calls + 9], calls)
+
+
+def test_a_drafter_taken_away_leaves_a_recurrent_state_whole() -> None:
+    target, drafter = tiny_mamba(), KeepingDrafter(always([1, 2, 3]))
+    first = speculate(target, drafter, PROMPT, draft_length=3, max_tokens=LIMIT)
+    next(first)
+    next(speculate(target, drafter, PROMPT, draft_length=3, max_tokens=LIMIT))
+    with pytest.raises(DrafterError, match="was reset by another generation"):
+        next(first)
+    first.cache.check_integrity()
 
 
 def _fail_in(layer: Any, call: Any) -> Any:

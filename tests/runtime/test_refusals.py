@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from runtime.drafters.known import Wrong
 from runtime.generate import decode, speculate
 from runtime.protocols import Proposal
 from runtime.targets import MlxTarget
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.errors import RoundscopeError, Unsupported, UsageError
 from tests.models import tiny_llama
+from tests.runtime.recurrent import tiny_mamba
 from tests.runtime.scripted import always, counting, drain_checked, expect, guessing, hashed
 
 CALLS = pytest.mark.parametrize("call", ["decode", "speculate"])
@@ -39,7 +41,9 @@ def _call(call: str, target: Any, prompt: Any = (1, 2), drafter: Any = None, **o
         ({"prompt": [1, -1]}, UsageError, "prompt token -1 at position 1 is not in the target's vocabulary of 30"),
         ({"prompt": [30]}, UsageError, "prompt token 30 at position 0 is not in the target's vocabulary of 30"),
         ({"temperature": 0.7}, Unsupported, r"temperature 0.7 is refused: only greedy decoding \(temperature 0\)"),
-        ({"logits_processors": [len]}, Unsupported, "logits_processors are refused"),
+        ({"kv_bits": 5}, UsageError, "kv_bits is 5; it must be one of 2, 3, 4, 6, 8"),
+        ({"kv_bits": 8, "quantized_kv_start": -1}, UsageError, "quantized_kv_start is -1; it must be 0 or more"),
+        ({"kv_bits": 8}, Unsupported, r"kv_bits is refused: layer 0 \(ScriptedLayer\) cannot be quantised"),
         ({"eos": [30]}, UsageError, "stop id 30 is not in the target's vocabulary of 30"),
     ],
 )
@@ -90,25 +94,29 @@ def test_the_targets_positions_limit_the_output(call: str) -> None:
 
 def test_speculation_on_a_cache_that_cannot_be_trimmed() -> None:
     target = _target(cache="untrimmable")
-    with pytest.raises(Unsupported, match=r"the target has a cache that cannot be trimmed: layer 0 \(ScriptedLayer\)"):
+    with pytest.raises(Unsupported, match=r"can be neither trimmed nor restored: layer 0 \(ScriptedLayer\), layer 1"):
         _call("speculate", target)
     assert target.widths == []
 
 
 def test_ordinary_decoding_on_a_cache_that_cannot_be_trimmed() -> None:
-    """It runs unpipelined, whatever was asked for, and is right."""
+    """A step ahead, as any other; what is in flight at the end stays in the cache, which says so."""
     script = hashed(9, 30, 3)
     target = ScriptedTarget(script, vocab_size=30, cache="untrimmable")
     generation = decode(target, [1, 2], max_tokens=12, pipelined=True)
     rounds = drain_checked(generation, [1, 2])
     assert generation.tokens == expect(script, [1, 2], max_tokens=12).tokens
-    assert [entry.cache_length for entry in rounds] == list(range(2, 14))
+    assert [entry.cache_length for entry in rounds] == [*range(3, 14), 13]
+    with decode(target, [1, 2], max_tokens=12) as cut_short:
+        next(cut_short)
+    assert cut_short.cache.tokens == [1, 2, *cut_short.tokens]
+    cut_short.cache.check_integrity()
 
 
 def test_a_kept_cache_refused_for_speculation_is_free_for_decoding() -> None:
     target = _target(cache="untrimmable")
     first = decode(target, [1, 2], max_tokens=3).drain()
-    with pytest.raises(Unsupported, match="cannot be trimmed"):
+    with pytest.raises(Unsupported, match="neither trimmed nor restored"):
         _call("speculate", target, [1, 2, 3, 4], cache=first.cache)
     assert decode(target, [1, 2, 3, 4, 5], max_tokens=3, cache=first.cache).drain().tokens == [6, 7, 8]
 
@@ -122,16 +130,17 @@ def _generate(target: MlxTarget, prompt: list[int], max_tokens: int) -> list[int
 
 @pytest.mark.parametrize("m", [0, 1, 2, 3, 5])
 @pytest.mark.parametrize("length", [3, 30])
-def test_a_sliding_window_is_refused_or_right(m: int, length: int) -> None:
-    """mlx-lm#1423: refused before the first token, naming the layer and the window, never silently different."""
+def test_a_sliding_window_is_right(m: int, length: int) -> None:
+    """mlx-lm#1423: a drafter that is always rejected, over and beyond a window of 16."""
     target = tiny_llama(1, sliding_window=16)
     prompt = [(7 * position) % 64 for position in range(length)]
-    with pytest.raises(Unsupported, match=r"layer 1 \(RotatingKVCache, window of 16\)"):
-        _call("speculate", target, prompt, draft_length=m, max_tokens=60)
-    if m == 0:
-        generation = decode(target, prompt, max_tokens=60)
-        drain_checked(generation, prompt)
-        assert generation.tokens == _generate(target, prompt, 60)
+    output = _generate(target, prompt, 60)
+    wrong = Wrong(64, {tuple(prompt): output})
+    generation = speculate(target, wrong, prompt, draft_length=m, max_tokens=60)
+    drain_checked(generation, prompt, draft_length=m)
+    ordinary = decode(target, prompt, max_tokens=60)
+    drain_checked(ordinary, prompt)
+    assert generation.tokens == ordinary.tokens == output
 
 
 def test_a_warm_sliding_window_gives_what_a_cold_one_does() -> None:
@@ -145,35 +154,32 @@ def test_a_warm_sliding_window_gives_what_a_cold_one_does() -> None:
     assert decode(target, changed, max_tokens=25, cache=warm.cache).drain().tokens == cold
 
 
-def _recurrent() -> MlxTarget:
-    import mlx.core as mx
-    from mlx_lm.models.mamba import Model, ModelArgs
-
-    mx.random.seed(3)
-    arguments = ModelArgs(
-        model_type="mamba",
-        vocab_size=40,
-        hidden_size=16,
-        intermediate_size=32,
-        state_size=4,
-        num_hidden_layers=2,
-        conv_kernel=4,
-        use_bias=False,
-        use_conv_bias=True,
-        time_step_rank=2,
-        tie_word_embeddings=False,
-    )
-    return MlxTarget("tiny-mamba", Model(arguments), eos=())
+def test_recurrent_layers_are_right() -> None:
+    """mlx-lm#846, #1446: their state is put back from a snapshot, which the rounds say."""
+    target = tiny_mamba()
+    output = _generate(target, [1, 2, 3], 20)
+    generation = speculate(target, Wrong(40, {(1, 2, 3): output}), [1, 2, 3], draft_length=2, max_tokens=20)
+    rounds = drain_checked(generation, [1, 2, 3], draft_length=2)
+    ordinary = decode(target, [1, 2, 3], max_tokens=20)
+    drain_checked(ordinary, [1, 2, 3])
+    assert generation.tokens == ordinary.tokens == output
+    assert [entry.trim_way for entry in rounds] == ["snapshot"] * 19 + ["none"]
 
 
-def test_recurrent_layers_are_refused_by_name_and_decoded_right() -> None:
-    """mlx-lm#846, #1446: their state cannot be taken back, so speculation refuses and ordinary decoding goes on."""
-    target = _recurrent()
-    with pytest.raises(Unsupported, match=r"layer 0 \(ArraysCache\), layer 1 \(ArraysCache\)"):
-        _call("speculate", target, [1, 2, 3])
-    generation = decode(target, [1, 2, 3], max_tokens=20)
-    drain_checked(generation, [1, 2, 3])
-    assert generation.tokens == _generate(target, [1, 2, 3], 20)
+@CALLS
+def test_quantised_caches_that_cannot_be_right_are_refused_by_name(call: str) -> None:
+    """A rotating layer cannot be quantised; a quantised prefix is not what this prompt's own prefill gives."""
+    with pytest.raises(Unsupported, match=r"kv_bits is refused: layer 1 \(RotatingKVCache, window of 16\)"):
+        _call(call, tiny_llama(1, sliding_window=16), [1], kv_bits=8)
+    target = tiny_llama(1, hidden=128)
+    plain = decode(target, [1, 2], max_tokens=2).drain().cache
+    with pytest.raises(Unsupported, match="kv_bits is refused with a kept cache"):
+        _call(call, target, [1, 2, 3], kv_bits=8, kv_group_size=32, cache=plain)
+    quantised = decode(target, [1, 2], max_tokens=2, kv_bits=8, kv_group_size=32).drain().cache
+    with pytest.raises(Unsupported, match=r"this cache is quantised: layer 0 \(QuantizedKVCache\).* start without it"):
+        _call(call, target, [1, 2, 3], cache=quantised)
+    assert not plain.in_use
+    assert not quantised.in_use
 
 
 def test_a_drafter_may_refuse_a_target() -> None:

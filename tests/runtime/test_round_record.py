@@ -25,6 +25,7 @@ def open_round() -> OpenRound:
     entry = OpenRound(7, clock.monotonic_ns)
     entry.requested, entry.proposed, entry.accepted, entry.cut, entry.width = 90, 80, 70, 60, 50
     entry.cache_length, entry.drafter_length = 40, 30
+    entry.processed, entry.replayed = 20, 10
     entry.outcome = "stop"
     entry.tokens, entry.proposal = [1, 2], [1, 2, 3]
     entry.stop = Stop("end", "stop_string")
@@ -63,6 +64,8 @@ def test_what_the_caller_gets() -> None:
         },
         trim_way="trim",
         rewind_way="none",
+        replayed=10,
+        processed=20,
     )
 
 
@@ -81,9 +84,11 @@ def test_what_is_recorded() -> None:
         "cut": 60,
         "outcome": "stop",
         "width": 50,
+        "processed": 20,
         "syncs": 3,
         "cache_length": 40,
         "trim_way": "trim",
+        "replayed": 10,
         "rewind_way": "none",
         "draft_ns": 1,
         "verify_ns": 10,
@@ -159,9 +164,11 @@ def test_every_stage_of_a_real_round_has_its_own_time() -> None:
         cut=0,
         outcome="correction",
         width=5,
+        processed=0,
         syncs=1,
         cache_length=7,
         trim_way="trim",
+        replayed=0,
         rewind_way="trim",
         draft_ns=20 * MS + 1,
         verify_ns=10 * MS + 1,

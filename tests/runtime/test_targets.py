@@ -7,7 +7,8 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from runtime import gguf
+from runtime.gguf import default_model as gguf
+from runtime.gguf import read_gguf
 from runtime.targets import MlxTarget, find_default_model, load_target
 from telemetry.errors import RoundscopeError, Unsupported, UsageError
 from tests.conftest import lack, run_python
@@ -32,7 +33,7 @@ def folder(smollm, tmp_path_factory):
     """The default model exported as mlx-lm stores models, 4-bit as it came."""
     from mlx_lm.utils import save_config, save_model
 
-    stored = gguf.read_gguf(find_default_model())
+    stored = read_gguf(find_default_model())
     path = tmp_path_factory.mktemp("export") / "smollm"
     save_model(path, stored.model)
     save_config(stored.config, path / "config.json")
@@ -185,11 +186,11 @@ def test_what_is_neither_folder_nor_hub_id_is_refused(given, message):
 
 
 def test_a_folder_or_file_that_is_no_model_is_refused(tmp_path):
-    (tmp_path / "model.gguf").touch()
+    (tmp_path / "model.bin").touch()
     with pytest.raises(UsageError, match=r"has no config.json: give a model folder"):
         load_target(tmp_path)
-    with pytest.raises(UsageError, match=r"model.gguf is a file: give the model's folder"):
-        load_target(tmp_path / "model.gguf")
+    with pytest.raises(UsageError, match=r"model.bin is a file: give a .gguf file or the model's folder"):
+        load_target(tmp_path / "model.bin")
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def generation(generation_id: str, **changes: Any) -> GenerationRecord:
         "prompt_tokens": 5,
         "cached_tokens": 0,
         "max_tokens": 16,
+        "n_processors": 0,
         "started_wall_ns": 1_700_000_000_123_456_789,
         "started_monotonic_ns": 12,
     }
@@ -113,10 +114,12 @@ def rounds(generation_id: str, n: int, **changes: Any) -> Iterator[RoundRecord]:
             "cut": 0,
             "outcome": "correction",
             "width": 5,
+            "processed": 0,
             "syncs": 1,
             "cache_length": 4 + index,
             "drafter_length": 4 + index,
             "trim_way": "trim",
+            "replayed": 0,
             "rewind_way": "none",
             "draft_ns": 20,
             "draft_basis": "host",
@@ -146,6 +149,7 @@ def generation_end(generation_id: str, **changes: Any) -> GenerationEnd:
         "total_ns": 350,
         "peak_memory_bytes": 1000,
         "cache_bytes": 100,
+        "snapshot_bytes": 0,
     }
     return GenerationEnd(**{**fields, **changes})
 

@@ -224,6 +224,7 @@ def test_a_memory_sink_keeps_what_it_is_given() -> None:
         total_ns=0,
         peak_memory_bytes=0,
         cache_bytes=0,
+        snapshot_bytes=0,
     )
     sink.write(record)
     assert sink.records == [record]

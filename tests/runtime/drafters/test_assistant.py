@@ -13,6 +13,7 @@ from runtime.drafters.assistant import Assistant
 from runtime.testing import ScriptedTarget
 from telemetry.errors import Unsupported
 from tests.models import greedy, tiny_llama
+from tests.runtime.recurrent import tiny_mamba
 
 MODEL = tiny_llama(1)
 PROMPTS = st.lists(st.integers(0, 63), min_size=1, max_size=12)
@@ -171,11 +172,31 @@ def test_a_long_prompt_is_taken_in_by_chunks(monkeypatch):
     check_cache(drafter, prompt)
 
 
-def test_a_cache_that_cannot_be_trimmed_is_refused_by_name():
-    with pytest.raises(Unsupported, match=r"draft model .* layer 1 \(RotatingKVCache, window of 8\)"):
-        Assistant(tiny_llama(1, sliding_window=8))
-    with pytest.raises(Unsupported, match="draft model has a cache that cannot be trimmed: layer 0"):
+def test_a_cache_that_cannot_be_brought_back_is_refused_by_name():
+    with pytest.raises(
+        Unsupported, match=r"draft model has a cache .* neither trimmed nor restored: layer 0 \(Scripted"
+    ):
         Assistant(ScriptedTarget(len, vocab_size=8, cache="untrimmable"))
+
+
+SNAPSHOT = {"window": tiny_llama(1, sliding_window=8), "recurrent": tiny_mamba()}
+
+
+@pytest.mark.parametrize("name", SNAPSHOT)
+@given(prompt=st.lists(st.integers(0, 39), min_size=1, max_size=12), rounds=ROUNDS)
+def test_a_model_without_trim_comes_back_by_snapshot(name, prompt, rounds):
+    """mlx-lm#846: after any round, and any acceptance, it says what it would have said to that history afresh."""
+    drafter, history = Assistant(SNAPSHOT[name]), list(prompt)
+    drafter.reset(history)
+    for m, accepted, end in rounds:
+        proposed = draft(drafter, history, m)
+        assert proposed == (greedy(drafter.model, history, m) if m else [])
+        committed = [] if end == "nothing" else proposed[: min(accepted, m)]
+        if end == "correction":
+            committed = [*committed, (proposed[accepted] + 1) % 40 if accepted < m else 9]
+        end_round(drafter, history, committed)
+        assert drafter.length < len(history)
+    assert (drafter.way, draft(drafter, history, 3)) == ("snapshot", greedy(drafter.model, history, 3))
 
 
 def test_a_layer_that_forgets_less_than_asked_is_an_error():

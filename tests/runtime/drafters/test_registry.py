@@ -11,11 +11,14 @@ from runtime.drafters import make, names, parse, registry
 from runtime.drafters.assistant import Assistant
 from runtime.drafters.known import NoDrafter, Oracle, Wrong
 from runtime.drafters.prompt_lookup import PromptLookup
+from runtime.drafters.requantised import Requantised
+from runtime.drafters.suffix import Suffix
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.errors import RoundscopeError, UsageError
 from tests.models import tiny_llama
 
-BUILT_IN = ["none", "oracle", "wrong", "prompt-lookup", "assistant"]
+BUILT_IN = ["none", "oracle", "wrong", "prompt-lookup", "suffix", "assistant", "self-q4", "self-q3"]
+MODEL = tiny_llama(0, 8)
 TARGET = ScriptedTarget(len, vocab_size=8)
 
 
@@ -57,9 +60,10 @@ def plugins(monkeypatch):
 
 
 def test_the_built_in_drafters_have_their_names():
-    made = [make(name, TARGET) for name in BUILT_IN[:-1]] + [make("assistant", TARGET, model=tiny_llama(0, 8))]
-    assert [drafter.name for drafter in made] == names()[:5] == BUILT_IN
-    assert [type(drafter) for drafter in made] == [NoDrafter, Oracle, Wrong, PromptLookup, Assistant]
+    made = [make(name, MODEL, **({"model": MODEL} if name == "assistant" else {})) for name in BUILT_IN]
+    assert [drafter.name for drafter in made] == names()[: len(BUILT_IN)] == BUILT_IN
+    kinds = [NoDrafter, Oracle, Wrong, PromptLookup, Suffix, Assistant, Requantised, Requantised]
+    assert [type(drafter) for drafter in made] == kinds
 
 
 def test_a_spec_sets_options():
@@ -87,7 +91,7 @@ def test_oracle_and_wrong_take_outputs():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("lookup", "there is no drafter 'lookup': take one of none, oracle, wrong, prompt-lookup, assistant"),
+        ("lookup", "there is no drafter 'lookup': take one of none, oracle, wrong, prompt-lookup, suffix, "),
         ("", "there is no drafter '': take one of none, oracle"),
         ("prompt-lookup:n=3", "drafter prompt-lookup has no option 'n': its options are max_n, min_n"),
         ("none:n=3", "drafter none has no option 'n': it has none"),
@@ -95,6 +99,9 @@ def test_oracle_and_wrong_take_outputs():
         ("prompt-lookup:max_n", "drafter 'prompt-lookup:max_n': 'max_n' is not of the form key=value"),
         ("prompt-lookup:", "'' is not of the form key=value"),
         ("prompt-lookup:max_n=1", "prompt-lookup needs 1 <= min_n <= max_n, not min_n=2, max_n=1"),
+        ("suffix:min_n=0", "suffix needs min_n of 1 or more, not 0"),
+        ("suffix:max_n=3", "drafter suffix has no option 'max_n': its options are min_n"),
+        ("self-q4:bits=3", "drafter self-q4 has no option 'bits': it has none"),
         ("oracle:outputs=1", "drafter oracle: option outputs can only be given from Python"),
         ("assistant", "needs a draft model with the target's vocabulary: give --draft-model M"),
         ("assistant:model=/no/such/folder", "there is no model folder /no/such/folder"),
