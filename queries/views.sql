@@ -278,7 +278,11 @@ limits as (
             when saved_by_acceptance >= saved_by_free_draft then 'acceptance'
             else 'drafting'
         end as limited_by,
-        case when verdict = 'indistinguishable' then prompts_to_settle(log_speedup, sd) - n_prompts end as n_more
+        -- Where nothing was proposed the arms do the same, and no number of prompts settles a difference.
+        case
+            when verdict = 'indistinguishable' and (total_proposed > 0 or draft_length = 0)
+                then prompts_to_settle(log_speedup, sd) - n_prompts
+        end as n_more
     from savings
 ),
 
@@ -345,7 +349,10 @@ select
                 then 'no attributed rounds, so what limits is not known'
         end,
         case
-            when l.verdict = 'indistinguishable' and coalesce(l.n_more > 10000, true)
+            when
+                l.verdict = 'indistinguishable'
+                and (l.total_proposed > 0 or g.draft_length = 0)
+                and coalesce(l.n_more > 10000, true)
                 then 'practically equal: 10,000 more prompts would not settle it'
         end
     ), '') as note

@@ -69,7 +69,7 @@ def _say_off(usable: Sequence[Row], pays_on: Sequence[PaysOn]) -> str:
     if not usable:
         return "Nothing to switch on: no drafter that can be used was measured."
     if not any(row["verdict"] for row in usable):
-        return "Leave it off: there is no verdict yet."
+        return "No advice yet: a verdict takes 5 prompts that ordinary decoding and the arm both completed."
     if not pays_on:
         return "Leave it off: nothing that was measured pays."
     told = "; ".join(f"{one.class_name} with {one.arm} ({one.speedup:.2f} times as fast)" for one in pays_on)

@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from functools import reduce
-from typing import Any, Literal, TextIO, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Form: TypeAlias = Literal["table", "json", "csv"]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -60,7 +63,24 @@ def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: Tex
         table.add_row(*(Text(_show(value)) for value in row))
     # What is no terminal has no width: nothing is folded there, so that a line stays a row.
     console = Console(file=out, width=None if out.isatty() else _PIPE_WIDTH)
-    console.print(table)
+    unfolded = console.options.update(width=_PIPE_WIDTH)
+    if console.measure(table, options=unfolded).maximum > console.width:
+        _write_blocks(columns, kept, console)
+    else:
+        console.print(table)
+
+
+def _write_blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]], console: Console) -> None:
+    """Rows too wide for the terminal: a block each, a line a column, columns of one and the same value once, above."""
+    from rich.text import Text
+
+    width = max(map(len, columns))
+    constant = [i for i in range(len(columns)) if len(rows) > 1 and len({_show(row[i]) for row in rows}) == 1]
+    blocks = [(rows[0], constant)] if constant else []
+    blocks += [(row, [i for i in range(len(columns)) if i not in constant]) for row in rows]
+    for row, shown in blocks:
+        lines = [f"{columns[i]:<{width}}  {_show(row[i])}" for i in shown]
+        console.print(Text("\n".join(lines) + "\n"), soft_wrap=True)
 
 
 def _are_numbers(values: Sequence[Any]) -> bool:

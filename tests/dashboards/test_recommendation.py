@@ -58,4 +58,6 @@ def test_without_a_verdict_nothing_is_recommended(con: duckdb.DuckDBPyConnection
     with Given(con) as given:
         given.add(None, "p0", [step(10)] * 10)
         given.add(("a", 4), "p0", PAYS)
-    assert recommend(con, "run-1") == Recommendation(None, None, None, "Leave it off: there is no verdict yet.")
+    assert recommend(con, "run-1") == Recommendation(
+        None, None, None, "No advice yet: a verdict takes 5 prompts that ordinary decoding and the arm both completed."
+    )

@@ -123,7 +123,8 @@ class Recomputed:
         half = t_975(n - 1) * sd / math.sqrt(n)
         verdict = "pays" if log_speedup > half else "loses" if log_speedup < -half else "indistinguishable"
         more = None
-        if verdict == "indistinguishable" and log_speedup:
+        drafted = self.total(mine, "proposed") > 0 or mine[0]["draft_length"] == 0
+        if verdict == "indistinguishable" and log_speedup and drafted:
             more = bisect(range(n, n + 10_001), True, key=lambda k: t_975(k - 1) * sd / math.sqrt(k) < abs(log_speedup))
             more = more if more <= 10_000 else None
         return {

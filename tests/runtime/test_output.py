@@ -91,3 +91,17 @@ def test_the_options(arguments: list[str], form: str) -> None:
 
     result = CliRunner().invoke(show, arguments)
     assert (result.exit_code, result.output) == (0, f"{form}\n")
+
+
+def test_a_table_too_wide_for_the_terminal_is_written_as_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    rows = [("run-1", "x" * 30, 1), ("run-1", "y" * 30, 2)]
+    write_rows(("run_id", "a_name", "n"), rows, "table", out)
+    expected = f"run_id  run-1\n\na_name  {'x' * 30}\nn       1\n\na_name  {'y' * 30}\nn       2\n\n"
+    assert out.getvalue() == expected

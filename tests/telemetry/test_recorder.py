@@ -78,6 +78,7 @@ def test_a_whole_generation_as_it_is_recorded() -> None:
         "prompt_tokens": 6,
         "cached_tokens": 0,
         "max_tokens": 9,
+        "n_processors": 0,
         "started_wall_ns": 5_000,
         "started_monotonic_ns": 0,
     }
@@ -94,9 +95,11 @@ def test_a_whole_generation_as_it_is_recorded() -> None:
         "cut": 0,
         "outcome": "correction",
         "width": 3,
+        "processed": 0,
         "syncs": 1,
         "cache_length": 7,
         "drafter_length": 7,
+        "replayed": 0,
         "trim_way": "trim",
         "rewind_way": "none",
         "draft_ns": 7,
@@ -127,6 +130,7 @@ def test_a_whole_generation_as_it_is_recorded() -> None:
         "ttft_ns": 207,
         "total_ns": 314,
         "cache_bytes": 2 * 8 * 8,
+        "snapshot_bytes": 0,
     }
 
 
