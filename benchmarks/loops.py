@@ -15,10 +15,11 @@ from telemetry.journal import Journal
 from telemetry.recorder import Recorder
 
 TOKENS = 40
+SPECULATIVE_TOKENS = 16
 REPEATS = 2
 LIMIT = 1.03
 DRAFT_LENGTH = 4
-ASSISTANT_LAYERS = 15
+ASSISTANT_LAYERS = 25
 
 
 def run_ordinary() -> bool:
@@ -55,7 +56,7 @@ def run_speculative() -> bool:
                     drafter,
                     prompt,
                     draft_length=DRAFT_LENGTH,
-                    max_tokens=TOKENS,
+                    max_tokens=SPECULATIVE_TOKENS,
                     eos=(),
                     recorder=Recorder(journal),
                 )
@@ -65,7 +66,7 @@ def run_speculative() -> bool:
 
         def theirs(prompt: list[int]) -> list[int]:
             steps = speculative_generate_step(
-                mx.array(prompt), target.model, assistant.model, num_draft_tokens=DRAFT_LENGTH, max_tokens=TOKENS
+                mx.array(prompt), target.model, assistant.model, num_draft_tokens=DRAFT_LENGTH, max_tokens=SPECULATIVE_TOKENS
             )
             return [int(token) for token, _, _ in steps]
 
