@@ -15,7 +15,7 @@ from telemetry.journal import Journal
 from telemetry.recorder import Recorder
 
 TOKENS = 40
-SPECULATIVE_TOKENS = 16
+SHORT_TOKENS = 16
 REPEATS = 2
 LIMIT = 1.03
 DRAFT_LENGTH = 4
@@ -56,7 +56,7 @@ def run_speculative() -> bool:
                     drafter,
                     prompt,
                     draft_length=DRAFT_LENGTH,
-                    max_tokens=SPECULATIVE_TOKENS,
+                    max_tokens=SHORT_TOKENS,
                     eos=(),
                     recorder=Recorder(journal),
                 )
@@ -66,7 +66,7 @@ def run_speculative() -> bool:
 
         def theirs(prompt: list[int]) -> list[int]:
             steps = speculative_generate_step(
-                mx.array(prompt), target.model, assistant.model, num_draft_tokens=DRAFT_LENGTH, max_tokens=SPECULATIVE_TOKENS
+                mx.array(prompt), target.model, assistant.model, num_draft_tokens=DRAFT_LENGTH, max_tokens=SHORT_TOKENS
             )
             return [int(token) for token, _, _ in steps]
 
