@@ -14,8 +14,11 @@ from msgspec import Struct
 
 from telemetry.bulk import DUPLICATE, find_fault
 from telemetry.reading import SHOWN_CHARACTERS
-from telemetry.records import TABLES, GenerationEnd, Table
+from telemetry.records import TABLES, GenerationEnd, NcmEnd, Table
 from telemetry.schema import STATES, Column, describe_columns, kind_name, quote, quote_name
+
+_OPEN_UNTIL: dict[str, type[Struct]] = {"generations": GenerationEnd, "ncm_generations": NcmEnd}
+"""Tables of what goes on until a record of that kind."""
 
 
 def complete_rows(con: duckdb.DuckDBPyConnection) -> None:
@@ -92,12 +95,13 @@ def _find_mark(kind: type[Struct]) -> str:
 
 def _judge_open_generations(con: duckdb.DuckDBPyConnection) -> None:
     states = " ".join(f"WHEN {quote(writer)} THEN {quote(state)}" for writer, state in STATES.items())
-    con.execute(
-        f"""
-        UPDATE generations SET finish_reason = state
-        FROM (SELECT journal, CASE writer {states} END AS state FROM journals) AS judged
-        WHERE generations.journal = judged.journal
-            AND generations.{_find_mark(GenerationEnd)} IS NULL
-            AND generations.finish_reason IS DISTINCT FROM state
-        """
-    )
+    for table, end in _OPEN_UNTIL.items():
+        con.execute(
+            f"""
+            UPDATE {table} SET finish_reason = state
+            FROM (SELECT journal, CASE writer {states} END AS state FROM journals) AS judged
+            WHERE {table}.journal = judged.journal
+                AND {table}.{_find_mark(end)} IS NULL
+                AND {table}.finish_reason IS DISTINCT FROM state
+            """
+        )

@@ -21,15 +21,22 @@ Timing: TypeAlias = Literal["fused", "attributed"]
 Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
 Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled", "error"]
 StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
+RunKind: TypeAlias = Literal["speculation", "ncm"]
 RunOutcome: TypeAlias = Literal["complete", "interrupted", "error"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 Way: TypeAlias = Literal["none", "trim", "snapshot"]
+NcmFinish: TypeAlias = Literal["complete", "exited", "cancelled", "error"]
+Exit: TypeAlias = Literal["none", "verified"]
+Policy: TypeAlias = Literal["block_diagonal", "block_causal"]
 
 COMMITS_ONE_MORE: tuple[Outcome, ...] = ("correction", "bonus", "step")
 """Outcomes whose round commits one token of the target's beyond the accepted ones."""
 
 STAGES = ("draft", "verify", "synchronize", "trim", "rewind")
 """The stages of a round, in their order."""
+
+LEVEL_STAGES = ("forward", "sample", "reconstruct", "decode", "check")
+"""The stages of a level, in their order. What a level's forward launches may be waited for in a later stage."""
 
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -74,6 +81,9 @@ class Environment(Struct, kw_only=True, omit_defaults=True, gc=False):
 class RunRecord(Environment, tag="run", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
     """A run begins: what was asked for, and where."""
 
+    kind: Annotated[
+        RunKind, about("speculation: rounds beside ordinary decoding; ncm: levels, cached and uncached")
+    ] = "speculation"
     run_id: Annotated[str, about("id of the run; sorts by time")]
     started_wall_ns: Annotated[Count, about("when the run began", "ns since epoch")]
     command: Annotated[str, about("command line, as a shell would take it")]
@@ -210,6 +220,95 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     tokens: Annotated[list[int] | None, about("the committed ids; only with --record-text")] = None
 
 
+class NcmRecord(Struct, tag="ncm", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A coarse-to-fine generation of a batch of samples begins."""
+
+    generation_id: Annotated[str, about("id of the generation: 32 hexadecimal digits")]
+    run_id: Annotated[str | None, about("run it belongs to; NULL: recorded outside a run")] = None
+    arm: Annotated[str, about("what was done: `cache`, `no-cache`, `cache exit`, `no-cache exit`")]
+    cache: Annotated[bool, about("whether prefix keys and values were kept between levels")]
+    exit: Annotated[Exit, about("verified: a sample whose partial decode is valid ends; that selects other outputs")]
+    reused_prefix: Annotated[bool, about("prefix states came from an earlier generation with the identical prefix")]
+    timing: Annotated[Timing, about("timing mode")]
+    config: Annotated[str, about("name of the configuration")]
+    config_digest: Annotated[str, about("sha256 over the configuration")]
+    policy: Annotated[Policy, about("attention policy")]
+    dtype: Annotated[str, about("type of the weights")]
+    n_layers: Annotated[Count, about("transformer layers")]
+    n_heads: Annotated[Count, about("attention heads of a layer")]
+    head_dim: Annotated[Count, about("width of a head")]
+    prefix_length: Annotated[Count, about("prefix positions a sample (P)", "positions")]
+    lengths: Annotated[list[int], about("positions a sample of each level (l[k])")]
+    batch: Annotated[Count, about("samples at the beginning")]
+    batch_id: Annotated[str | None, about("which samples these are; generations of one batch_id and seed pair")] = None
+    seed: Annotated[int, about("seed of code sampling")]
+    temperature: Annotated[float, about("temperature of code sampling; 0: the most probable code")]
+    repeat: Annotated[Count, about("which repetition of the batch, from 0")]
+    sequence: Annotated[Count, about("position in the order of execution within the run, from 0")]
+    warm_up: Annotated[bool, about("left out of every figure")]
+    started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of the generation", "ns since epoch")]
+    started_monotonic_ns: Annotated[Count, about("monotonic clock at the anchor", "ns")]
+
+
+class NcmEnd(Struct, tag="ncm_end", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A coarse-to-fine generation is over."""
+
+    generation_id: Annotated[str, about("id of the generation")]
+    finish_reason: Annotated[
+        NcmFinish,
+        about(
+            "complete (every level ran), exited (all samples left early), cancelled, error; "
+            "without an end record: running, aborted, or unknown (another host's)"
+        ),
+    ]
+    n_levels: Annotated[Count, about("levels recorded")]
+    n_solved: Annotated[Count | None, about("samples whose output the checker found valid; NULL: not checked")] = None
+    total_ns: Annotated[Count, about("start of the generation to its output on the host", "ns")]
+    levels_ns: Annotated[Count, about("sum of the levels' durations", "ns")]
+    finish_ns: Annotated[Count, about("after the last level: waiting for the device, last decoding and check", "ns")]
+    peak_memory_bytes: Annotated[Count, about("MLX's peak memory during the generation", "bytes")]
+    kv_bytes: Annotated[Count, about("most that the prefix cache held", "bytes")]
+    codes_digest: Annotated[str, about("sha256 over the codes of all levels and samples")]
+    error_type: Annotated[str | None, about("class of the exception, if it failed")] = None
+
+
+class LevelRecord(Struct, tag="level", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """One level of a coarse-to-fine generation: one forward, codes, the reconstruction so far."""
+
+    generation_id: Annotated[str, about("generation it belongs to")]
+    level: Annotated[Count, about("position in the hierarchy, from 0")]
+    start_ns: Annotated[Count, about("start of the level, after the generation's anchor", "ns")]
+    t_level_ns: Annotated[Count, about("start of the forward to the end of checking and compaction", "ns")]
+    length: Annotated[Count, about("positions a sample of this level (l[k])", "positions")]
+    batch: Annotated[Count, about("samples that this level processed")]
+    forwards: Annotated[Count, about("forwards of the generator")]
+    prefix_processed: Annotated[
+        Count, about("prefix positions that each layer processed, over all samples", "positions")
+    ]
+    level_processed: Annotated[Count, about("level positions that each layer processed, over all samples", "positions")]
+    prefix_reused: Annotated[Count, about("prefix positions whose kept states each layer read instead", "positions")]
+    pairs_allowed: Annotated[Count, about("query/key pairs the masks allow a head, over layers and samples", "pairs")]
+    pairs_computed: Annotated[Count, about("query/key pairs of the shapes that ran, over layers and samples", "pairs")]
+    kv_bytes: Annotated[Count, about("what the prefix cache held after the level", "bytes")]
+    syncs: Annotated[Count, about("device synchronisations")]
+    n_exited: Annotated[Count, about("samples whose partial decode was valid, and which left after this level")]
+    forward_ns: Annotated[Count, about("the generator's forward", "ns")]
+    sample_ns: Annotated[Count, about("choosing codes from logits", "ns")]
+    reconstruct_ns: Annotated[Count, about("adding the codes to the cumulative reconstruction", "ns")]
+    decode_ns: Annotated[Count, about("decoding the partial hierarchy, for the check", "ns")]
+    check_ns: Annotated[Count, about("checking, and taking finished samples out of the batch", "ns")]
+    forward_basis: Annotated[Basis | None, about("what forward_ns was timed by; NULL: the stage was not entered")] = (
+        None
+    )
+    sample_basis: Annotated[Basis | None, about("what sample_ns was timed by")] = None
+    reconstruct_basis: Annotated[Basis | None, about("what reconstruct_ns was timed by")] = None
+    decode_basis: Annotated[Basis | None, about("what decode_ns was timed by")] = None
+    check_basis: Annotated[Basis | None, about("what check_ns was timed by")] = None
+    codes_digest: Annotated[
+        str | None, about("sha256 over this level's codes; NULL: they were not read at this level")
+    ] = None
+
+
 class LossRecord(Struct, tag="loss", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
     """Records that could not be written to this journal, noted as soon as writing worked again."""
 
@@ -218,7 +317,17 @@ class LossRecord(Struct, tag="loss", tag_field="type", kw_only=True, omit_defaul
 
 
 Record: TypeAlias = (
-    JournalRecord | RunRecord | RunEnd | GenerationRecord | GenerationEnd | ComparisonRecord | RoundRecord | LossRecord
+    JournalRecord
+    | RunRecord
+    | RunEnd
+    | GenerationRecord
+    | GenerationEnd
+    | ComparisonRecord
+    | RoundRecord
+    | NcmRecord
+    | NcmEnd
+    | LevelRecord
+    | LossRecord
 )
 RECORD_TYPES: tuple[type[Struct], ...] = get_args(Record)
 
@@ -243,6 +352,7 @@ class Table:
 
 
 _STAGE_SUM = " + ".join(f"{stage}_ns" for stage in STAGES)
+_LEVEL_STAGE_SUM = " + ".join(f"{stage}_ns" for stage in LEVEL_STAGES)
 _ONE_MORE = ", ".join(f"'{outcome}'" for outcome in COMMITS_ONE_MORE)
 
 TABLES: tuple[Table, ...] = (
@@ -270,6 +380,18 @@ TABLES: tuple[Table, ...] = (
                 "committed tokens do not follow from accepted ones and the outcome",
             ),
             Check(f"{_STAGE_SUM} <= t_round_ns", "stages last longer than the round"),
+        ),
+    ),
+    Table("ncm_generations", ("generation_id",), NcmRecord, (NcmEnd,)),
+    Table(
+        "levels",
+        ("generation_id", "level"),
+        LevelRecord,
+        (),
+        (
+            Check("pairs_allowed <= pairs_computed", "more pairs allowed than computed"),
+            Check("n_exited <= batch", "more samples left than there were"),
+            Check(f"{_LEVEL_STAGE_SUM} <= t_level_ns", "stages last longer than the level"),
         ),
     ),
 )
