@@ -81,9 +81,7 @@ class Environment(Struct, kw_only=True, omit_defaults=True, gc=False):
 class RunRecord(Environment, tag="run", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
     """A run begins: what was asked for, and where."""
 
-    kind: Annotated[
-        RunKind, about("speculation: rounds beside ordinary decoding; ncm: levels, cached and uncached")
-    ] = "speculation"
+    kind: Annotated[RunKind, about("speculation: rounds beside ordinary decoding; ncm: levels, cached and uncached")]
     run_id: Annotated[str, about("id of the run; sorts by time")]
     started_wall_ns: Annotated[Count, about("when the run began", "ns since epoch")]
     command: Annotated[str, about("command line, as a shell would take it")]

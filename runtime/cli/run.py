@@ -228,6 +228,7 @@ def _describe_run(run_id: str, target: MlxTarget, plan: Plan) -> Any:
     request = plan.request
     return RunRecord(
         **msgspec.structs.asdict(describe()),
+        kind="speculation",
         run_id=run_id,
         started_wall_ns=time.time_ns(),
         command=_clean(shlex.join(["roundscope", *sys.argv[1:]])),

@@ -38,6 +38,7 @@ def header(**changes: Any) -> JournalRecord:
 def run(run_id: str = "run-1", **changes: Any) -> RunRecord:
     """The beginning of a run."""
     fields = {
+        "kind": "speculation",
         "run_id": run_id,
         "started_wall_ns": 1_700_000_000_000_000_000,
         "command": "roundscope run",

@@ -206,6 +206,7 @@ def test_every_closed_round_outlives_its_process(tmp_path: Path, death: str) -> 
 
 def test_a_run_record_survives_the_journey(tmp_path: Path) -> None:
     record = RunRecord(
+        kind="speculation",
         run_id="r",
         started_wall_ns=2**63 - 1,
         command="roundscope run --prompts 'a b.txt'",
