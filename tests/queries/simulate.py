@@ -64,6 +64,7 @@ class Simulation:
         return {
             "run_id": self.run_id,
             "started_wall_ns": 1_700_000_000_000_000_000,
+            "kind": "speculation",
             "command": "roundscope run",
             "model": "scripted",
             "dtype": "float32",
