@@ -131,6 +131,10 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     kv_bits: Annotated[Count | None, about("bits of a quantised K/V cache; NULL: not quantised", "bits")] = None
     started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of prefill", "ns since epoch")]
     started_monotonic_ns: Annotated[Count, about("monotonic clock at the anchor", "ns")]
+    trace_id: Annotated[str | None, about("trace of the caller's context; NULL: one of its own, generation_id")] = None
+    parent_span_id: Annotated[str | None, about("span of the caller that it is a child of; NULL: none")] = None
+    sampled: Annotated[bool | None, about("the caller's sampling flag; NULL: no caller. It thins spans only")] = None
+    rank: Annotated[Count | None, about("rank of the process in a distributed run; NULL: it is none")] = None
     prompt_ids: Annotated[list[int] | None, about("the prompt's token ids; only with --record-text")] = None
 
 
@@ -238,6 +242,9 @@ class NcmRecord(Struct, tag="ncm", tag_field="type", kw_only=True, omit_defaults
     prefix_length: Annotated[Count, about("prefix positions a sample (P)", "positions")]
     lengths: Annotated[list[int], about("positions a sample of each level (l[k])")]
     batch: Annotated[Count, about("samples at the beginning")]
+    trace_id: Annotated[str | None, about("trace of the caller's context; NULL: one of its own, generation_id")] = None
+    parent_span_id: Annotated[str | None, about("span of the caller that it is a child of; NULL: none")] = None
+    sampled: Annotated[bool | None, about("the caller's sampling flag; NULL: no caller. It thins spans only")] = None
     batch_id: Annotated[str | None, about("which samples these are; generations of one batch_id and seed pair")] = None
     seed: Annotated[int, about("seed of code sampling")]
     temperature: Annotated[float, about("temperature of code sampling; 0: the most probable code")]
