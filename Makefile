@@ -15,9 +15,10 @@ help: ## this list
 
 setup: $(VENV)/.ready ## install everything into .venv, once (demo and test do it too)
 
-demo: $(VENV)/.ready ## set up, measure the embedded model on the quick workload, report (under 6 minutes on 2 cores)
+demo: $(VENV)/.ready ## set up, measure the embedded model and the NCM generator, report (under 6 minutes on 2 cores)
 	$(BIN)/roundscope run --quick
 	$(BIN)/roundscope report
+	$(BIN)/roundscope ncm run --n-puzzles 12
 
 test: $(VENV)/.ready-test ## set up, lint, check types, run the tests
 	$(BIN)/ruff check .

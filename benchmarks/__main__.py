@@ -1,4 +1,4 @@
-"""Run benchmarks by name, or all: `python -m benchmarks [recording] [ordinary] [speculative] [stock]`."""
+"""Run benchmarks by name, or all: `python -m benchmarks [recording] [ordinary] [speculative] [stock] [ncm]`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ BENCHMARKS = {
     "ordinary": ("benchmarks.loops", "run_ordinary"),
     "speculative": ("benchmarks.loops", "run_speculative"),
     "stock": ("benchmarks.stock", "run"),
+    "ncm": ("benchmarks.ncm", "run"),
 }
 
 

@@ -1,6 +1,7 @@
 -- name: break_even
 -- summary: how far every arm is from break-even: the tokens per round it has and needs, the dearest round and draft
 -- question: What would have to change for speculation to cost what ordinary decoding costs?
+-- runs: speculation
 -- variables:
 --   run_id: id of the run; default: the latest
 -- columns:

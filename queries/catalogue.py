@@ -1,8 +1,8 @@
 """The queries as they stand in this folder: one statement a file, whose header says what it answers.
 
-A header is the comment at the top of the file, in this order: `name`, `summary`, `question`, then `variables` and
-`columns` with one indented line each. Further lines of an entry are indented deeper. Names, documentation and checks
-all come from it.
+A header is the comment at the top of the file, in this order: `name`, `summary`, `question`, `runs` (the kinds of run
+it suits), then `variables` and `columns` with one indented line each. Further lines of an entry are indented deeper.
+Names, documentation and checks all come from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from importlib.resources import files
 
 from telemetry.errors import UsageError
 
-VIEWS = "views.sql"
+VIEWS = ("views.sql", "ncm_views.sql")
+"""The shared views, in the order in which they are made."""
 _ENTRY = re.compile(r"(?P<name>\w+): (?P<meaning>.*)")
 _UNIT = re.compile(r"(?P<meaning>.*) \[(?P<unit>[^]]+)\]")
 
@@ -40,11 +41,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Query:
-    """One statement with what its header says. `sql` is the whole file."""
+    """One statement with what its header says. `runs`: kinds of run it is about; `sql`: the whole file."""
 
     name: str
     summary: str
     question: str
+    runs: tuple[str, ...]
     variables: tuple[Variable, ...]
     columns: tuple[Column, ...]
     sql: str
@@ -54,13 +56,12 @@ class Query:
 def catalogue() -> dict[str, Query]:
     """Every query by its name, in alphabetical order."""
     sources = sorted(file.name for file in files("queries").iterdir() if file.name.endswith(".sql"))
-    sources.remove(VIEWS)
-    return {source.removesuffix(".sql"): parse_query(read_source(source)) for source in sources}
+    return {source.removesuffix(".sql"): parse_query(read_source(source)) for source in sources if source not in VIEWS}
 
 
-def names() -> tuple[str, ...]:
-    """The names of the queries."""
-    return tuple(catalogue())
+def names(kind: str | None = None) -> tuple[str, ...]:
+    """The names of the queries; with `kind`, of those that suit runs of that kind."""
+    return tuple(name for name, query in catalogue().items() if kind is None or kind in query.runs)
 
 
 def find(name: str) -> Query:
@@ -80,7 +81,7 @@ def parse_query(sql: str) -> Query:
     """Reads a file's header; ValueError if a part is missing."""
     parts = dict(_split_header(sql))
     try:
-        name, summary, question = (" ".join(parts[part]) for part in ("name", "summary", "question"))
+        name, summary, question, runs = (" ".join(parts[part]) for part in ("name", "summary", "question", "runs"))
         variables, columns = parts["variables"], parts["columns"]
     except KeyError as error:
         raise ValueError(f"a query's header lacks {error}:\n{sql[:200]}") from None
@@ -88,6 +89,7 @@ def parse_query(sql: str) -> Query:
         name,
         summary,
         question,
+        tuple(runs.split(", ")),
         tuple(Variable(key, *meaning.split("; default: ", 1)) for key, meaning in _read_entries(variables)),
         tuple(_read_column(key, meaning) for key, meaning in _read_entries(columns)),
         sql,

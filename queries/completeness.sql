@@ -1,25 +1,28 @@
 -- name: completeness
 -- summary: what was recorded and what is missing, by arm and class, and for the whole run
--- question: Is the record whole, and were the outputs those of ordinary decoding?
+-- question: Is the record whole, and were the outputs those of ordinary decoding, or of the uncached generator?
+-- runs: speculation, ncm
 -- variables:
 --   run_id: id of the run; default: the latest
 -- columns:
 --   run_id: id of the run
---   arm: drafter and draft length, as the run names them; 'all': the whole run
+--   arm: drafter and draft length, or cache and exit, as the run names them; 'all': the whole run
 --   class: class of the prompts; 'all': all classes, prompts without a class among them
 --   n_generations: generations, warm-up included; the next seven add up to it
---   n_whole: of these, ended by themselves, no round missing: what figures come from, less warm-up
+--   n_whole: of these, ended by themselves, no round or level missing: what figures come from, less warm-up
 --   n_cancelled: cancelled
 --   n_error: ended by an exception
 --   n_aborted: their process died before they ended
 --   n_running: not ended, their process lives
 --   n_unknown: not ended, written on another machine
---   n_incomplete: ended by themselves, but rounds are missing
+--   n_incomplete: ended by themselves, but rounds or levels are missing
 --   n_warm_up: generations that were warm-up, whatever became of them
 --   n_rounds: rounds of the generations
 --   n_rounds_missing: rounds that ended generations had and the store lacks
+--   n_levels: levels of coarse-to-fine generations
+--   n_levels_missing: levels that ended generations had and the store lacks
 --   n_nothing_proposed: generations that were to speculate and had rounds, but never a proposal
---   n_compared: outputs that were compared with ordinary decoding's
+--   n_compared: outputs that were compared with ordinary decoding's, or cached codes with uncached ones
 --   n_equal: of these, with the same ids
 --   n_near_ties: of these, different from a near tie on, which rounding explains
 --   n_divergent: of these, different for no such reason
@@ -28,7 +31,41 @@
 --   n_waiting_lines: ends and comparisons in the run's journals whose run or generation is in no table
 --   n_lost_records: records of the run that could not be written, by the writers' own count; torn ones are among them
 --   n_unassigned_lines: torn and rejected lines of journals of which nothing else could be read, whose-ever they are
-with counted as (
+with every_generation as (
+    select
+        arm,
+        drafter,
+        draft_length,
+        class,
+        finish_reason,
+        is_whole,
+        warm_up,
+        output,
+        total_proposed,
+        n_rounds,
+        n_rounds_reported - n_rounds as n_rounds_lacking,
+        0 as n_levels,
+        0 as n_levels_lacking
+    from generation_totals
+    union all
+    select
+        arm,
+        null as drafter,
+        0 as draft_length,
+        null as class,
+        finish_reason,
+        is_whole,
+        warm_up,
+        output,
+        null as total_proposed,
+        0 as n_rounds,
+        0 as n_rounds_lacking,
+        n_levels,
+        n_levels_reported - n_levels as n_levels_lacking
+    from ncm_totals
+),
+
+counted as (
     select
         case when grouping(arm) = 1 then 'all' else arm end as arm,
         drafter,
@@ -42,16 +79,20 @@ with counted as (
         count(*) filter (where finish_reason = 'aborted') as n_aborted,
         count(*) filter (where finish_reason = 'running') as n_running,
         count(*) filter (where finish_reason = 'unknown') as n_unknown,
-        count(*) filter (where finish_reason in ('stop', 'length') and not is_whole) as n_incomplete,
+        count(*) filter (
+            where finish_reason in ('stop', 'length', 'complete', 'exited') and not is_whole
+        ) as n_incomplete,
         count(*) filter (where warm_up) as n_warm_up,
         coalesce(sum(n_rounds), 0)::bigint as n_rounds,
-        coalesce(sum(greatest(n_rounds_reported - n_rounds, 0)), 0)::bigint as n_rounds_missing,
+        coalesce(sum(greatest(n_rounds_lacking, 0)), 0)::bigint as n_rounds_missing,
+        coalesce(sum(n_levels), 0)::bigint as n_levels,
+        coalesce(sum(greatest(n_levels_lacking, 0)), 0)::bigint as n_levels_missing,
         count(*) filter (where draft_length > 0 and total_proposed = 0) as n_nothing_proposed,
         count(output) as n_compared,
         count(*) filter (where output = 'equal') as n_equal,
         count(*) filter (where output = 'near tie') as n_near_ties,
         count(*) filter (where output = 'divergent') as n_divergent
-    from generation_totals
+    from every_generation
     group by grouping sets ((arm, drafter, draft_length, class), (arm, drafter, draft_length), ())
     having grouping(class) = 1 or class <> 'all'
 ),
@@ -63,12 +104,17 @@ run_journals as (
     union
     select journal from generations
     where run_id = (select run_id from selected_run)
+    union
+    select journal from ncm_generations
+    where run_id = (select run_id from selected_run)
 ),
 
 used_journals as (
     select journal from runs
     union
     select journal from generations
+    union
+    select journal from ncm_generations
 ),
 
 lines as (
@@ -103,6 +149,8 @@ select
     c.n_warm_up,
     c.n_rounds,
     c.n_rounds_missing,
+    c.n_levels,
+    c.n_levels_missing,
     c.n_nothing_proposed,
     c.n_compared,
     c.n_equal,

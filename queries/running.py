@@ -12,7 +12,7 @@ import duckdb
 from queries.catalogue import VIEWS, find, read_source
 from telemetry.errors import UsageError
 
-MARKED = "comparisons"
+MARKED = "ncm_comparisons"
 _CREATE = re.compile(r"\bcreate or replace (?=view|macro)", re.IGNORECASE)
 
 
@@ -30,7 +30,7 @@ def install_views(con: duckdb.DuckDBPyConnection) -> None:
     They are kept in the database where it can be written, so that any client finds them there; on a read-only one they
     are temporary, which also hides those that another version of roundscope left.
     """
-    sql = read_source(VIEWS)
+    sql = "\n".join(read_source(source) for source in VIEWS)
     mark = hashlib.sha256(sql.encode()).hexdigest()
     if _has_views(con, mark):
         return

@@ -1,6 +1,7 @@
 -- name: seconds_per_token
 -- summary: seconds per committed token of every arm beside ordinary decoding's on the same prompts
 -- question: What does a committed token cost, and what does a whole answer cost with the prefill?
+-- runs: speculation
 -- variables:
 --   run_id: id of the run; default: the latest
 -- columns:

@@ -1,6 +1,7 @@
 -- name: stages
 -- summary: where attributed rounds spend their time, stage by stage, with the basis of each and the observer effect
 -- question: Which stage takes the time, and how much does measuring it so disturb?
+-- runs: speculation
 -- variables:
 --   run_id: id of the run; default: the latest
 -- columns:

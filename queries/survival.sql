@@ -1,6 +1,7 @@
 -- name: survival
 -- summary: how likely the first j proposed tokens are all accepted, for every j up to the draft length
 -- question: How far does the drafter get, and at which position does it fail?
+-- runs: speculation
 -- variables:
 --   run_id: id of the run; default: the latest
 -- columns:

@@ -1,6 +1,7 @@
 -- name: verdict
 -- summary: whether an arm pays, per class and over all, with its interval and what limits it
 -- question: Does speculation lower the time per committed token here, how sure is that, and if not, what is in the way?
+-- runs: speculation
 -- variables:
 --   run_id: id of the run; default: the latest
 --   resamples: resamples of the bootstrap; default: 2000

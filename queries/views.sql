@@ -32,6 +32,16 @@ create or replace macro prompts_to_settle(log_speedup, sd) as (
     where t_975(n - 1) * sd / sqrt(n) < abs(log_speedup)
 );
 
+-- What the 95 % interval of a speedup says: ln S +- half_width, over n clusters that are independent of each other.
+create or replace macro judge(n, log_speedup, half_width) as (
+    case
+        when n < 5 then null
+        when log_speedup > half_width then 'pays'
+        when -log_speedup > half_width then 'loses'
+        when abs(log_speedup) <= half_width then 'indistinguishable'
+    end
+);
+
 -- The run that is asked for, or the latest: ids of runs sort by time.
 create or replace view selected_run as
 select coalesce(
@@ -42,6 +52,8 @@ select coalesce(
             select run_id from runs
             union all
             select run_id from generations
+            union all
+            select run_id from ncm_generations
         )
     )
 ) as run_id;
@@ -238,12 +250,7 @@ verdicts as (
         *,
         speedup * exp(-half_width) as speedup_low,
         speedup * exp(half_width) as speedup_high,
-        case
-            when n_prompts < 5 then null
-            when log_speedup > half_width then 'pays'
-            when -log_speedup > half_width then 'loses'
-            when abs(log_speedup) <= half_width then 'indistinguishable'
-        end as verdict
+        judge(n_prompts, log_speedup, half_width) as verdict
     from intervals
 ),
 

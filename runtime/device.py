@@ -7,6 +7,7 @@ often it synchronised and a test can prove that telemetry adds no synchronisatio
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from typing import Any
 
@@ -25,6 +26,12 @@ def read(*arrays: Any) -> list[list[int]]:
     _count.syncs += 1
     mx.eval(*arrays)
     return [array.tolist() for array in arrays]
+
+
+def read_rows(*arrays: Any) -> list[list[list[int]]]:
+    """`read` for 2-D arrays: each as a list of rows."""
+    rows: Any = read(*arrays)
+    return list(rows)
 
 
 def read_floats(array: Any) -> list[float]:
@@ -76,3 +83,13 @@ def peak_memory() -> int:
     import mlx.core as mx
 
     return int(mx.get_peak_memory())
+
+
+def view_bytes(array: Any) -> memoryview:
+    """The bytes of an array that is computed already, without a copy where the host can see its memory."""
+    return memoryview(array).cast("B")
+
+
+def find_address(array: Any) -> int:
+    """Where the host sees the buffer of an array that is computed already: another buffer has another address."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memoryview(array)))

@@ -277,6 +277,17 @@ class NcmEnd(Struct, tag="ncm_end", tag_field="type", kw_only=True, omit_default
     error_type: Annotated[str | None, about("class of the exception, if it failed")] = None
 
 
+class NcmComparison(Struct, tag="ncm_comparison", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A cached generation's codes were compared with the uncached one's."""
+
+    generation_id: Annotated[str, about("id of the generation")]
+    pair_id: Annotated[str, about("uncached generation of the same batch, seed, repeat, exit and timing")]
+    equal: Annotated[bool, about("all codes are the uncached one's; NULL: not compared")]
+    diverged_level: Annotated[Count | None, about("first level with another code, of any sample")] = None
+    tolerance: Annotated[float | None, about("how much greater a logit may be for a near tie")] = None
+    near_tie: Annotated[bool | None, about("whether every sample's first other codes are near ties")] = None
+
+
 class LevelRecord(Struct, tag="level", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
     """One level of a coarse-to-fine generation: one forward, codes, the reconstruction so far."""
 
@@ -331,6 +342,7 @@ Record: TypeAlias = (
     | RoundRecord
     | NcmRecord
     | NcmEnd
+    | NcmComparison
     | LevelRecord
     | LossRecord
 )
@@ -387,7 +399,7 @@ TABLES: tuple[Table, ...] = (
             Check(f"{_STAGE_SUM} <= t_round_ns", "stages last longer than the round"),
         ),
     ),
-    Table("ncm_generations", ("generation_id",), NcmRecord, (NcmEnd,)),
+    Table("ncm_generations", ("generation_id",), NcmRecord, (NcmEnd, NcmComparison)),
     Table(
         "levels",
         ("generation_id", "level"),

@@ -11,7 +11,7 @@ _MISSING = {
     "n_error": "{} ended by an error",
     "n_aborted": "{} aborted: the process died",
     "n_unknown": "{} not ended as far as is known: written on another machine",
-    "n_incomplete": "{} with rounds missing",
+    "n_incomplete": "{} with rounds or levels missing",
 }
 _LOST = {
     "n_torn_lines": "{} torn journal lines",
@@ -26,7 +26,8 @@ def say_completeness(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
     """Lines about the rows of `completeness`, each with whether it is a warning."""
     run = next(row for row in rows if row["arm"] == POOLED)
     warm_up = f" ({run['n_warm_up']:,} for warm-up)" if run["n_warm_up"] else ""
-    yield f"Recorded: {run['n_generations']:,} generations{warm_up} with {run['n_rounds']:,} rounds.", False
+    steps = f"{run['n_levels']:,} levels" if run["n_levels"] else f"{run['n_rounds']:,} rounds"
+    yield f"Recorded: {run['n_generations']:,} generations{warm_up} with {steps}.", False
     if run["n_running"]:
         yield f"Still running: {run['n_running']:,} generations; the figures are those of what has ended.", False
     if missing := _list(run, _MISSING):
@@ -39,12 +40,16 @@ def say_completeness(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
 def _say_equality(run: Row) -> Iterator[tuple[str, bool]]:
     if not run["n_compared"]:
         return
-    said = f"Outputs: {run['n_equal']:,} of {run['n_compared']:,} are ordinary decoding's, token for token"
+    equal = f"{run['n_equal']:,} of {run['n_compared']:,}"
+    if run["n_levels"]:
+        subject, reference, said = "Codes", "the uncached generator's", f"{equal} are the uncached generator's"
+    else:
+        subject, reference, said = "Outputs", "ordinary decoding's", f"{equal} are ordinary decoding's, token for token"
     if run["n_near_ties"]:
         said += f"; {run['n_near_ties']:,} differ from a near tie on, which rounding explains"
-    yield f"{said}.", False
+    yield f"{subject}: {said}.", False
     if run["n_divergent"]:
-        yield f"Outputs: {run['n_divergent']:,} differ from ordinary decoding's, and at no near tie: a fault.", True
+        yield f"{subject}: {run['n_divergent']:,} differ from {reference}, and at no near tie: a fault.", True
 
 
 def _list(run: Row, phrases: dict[str, str]) -> str:

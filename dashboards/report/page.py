@@ -13,29 +13,34 @@ from rich.text import Text
 
 from dashboards.report.completeness import say_completeness
 from dashboards.report.heading import describe_run
+from dashboards.report.ncm import render_ncm
+from dashboards.report.printing import STYLES, make_grid, say
 from dashboards.report.recommendation import choose
 from dashboards.report.rows import POOLED, Row, fetch
-from dashboards.report.runs import list_runs
+from dashboards.report.runs import NCM, find_kind, list_runs
 from dashboards.report.sentences import say_arm, say_break_even
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-STYLES = {"pays": "green", "loses": "red", "indistinguishable": "yellow", None: "dim"}
-
 
 def render_report(con: DuckDBPyConnection, run_id: str, console: Console, store: str | None = None) -> None:
     """The whole report of a run: heading, verdicts, recommendation, and what to type next (for the store `store`)."""
     for run in list_runs(con, run_id)[:1]:
-        console.print(_make_grid(describe_run(run)))
+        console.print(make_grid(describe_run(run)))
         console.print()
-    rows = fetch(con, "verdict", run_id)
-    _render_arms(rows, con, run_id, console)
-    console.print()
-    _say(console, choose(rows).sentence, "bold")
+    if find_kind(con, run_id) == NCM:
+        render_ncm(con, run_id, console)
+        following = ("ncm_cache", "ncm_exit", "completeness")
+    else:
+        rows = fetch(con, "verdict", run_id)
+        _render_arms(rows, con, run_id, console)
+        console.print()
+        say(console, choose(rows).sentence, "bold")
+        following = ("stages", "survival", "seconds_per_token")
     options = shlex.join(["--run", run_id, *(["--store", store] if store else [])])
     console.print("\nNext:")
-    for name in ("stages", "survival", "seconds_per_token"):
+    for name in following:
         # A command to paste is not broken over lines.
         console.print(Text(f"  roundscope report {name} {options}"), soft_wrap=True)
 
@@ -48,30 +53,16 @@ def render_verdict(con: DuckDBPyConnection, run_id: str, console: Console) -> No
 def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, console: Console) -> None:
     break_even = {(row["arm"], row["class"]): row for row in fetch(con, "break_even", run_id)}
     if not rows:
-        _say(console, "No drafter was measured in this run, so there is nothing to compare ordinary decoding with.")
+        say(console, "No drafter was measured in this run, so there is nothing to compare ordinary decoding with.")
     for arm, group in groupby(rows, key=lambda row: row["arm"]):
         of_arm = list(group)
-        _say(console, say_arm(of_arm), STYLES[next(row["verdict"] for row in of_arm if row["class"] == POOLED)])
+        say(console, say_arm(of_arm), STYLES[next(row["verdict"] for row in of_arm if row["class"] == POOLED)])
         console.print(_make_table(of_arm))
         if said := say_break_even(break_even[arm, POOLED]):
-            _say(console, said)
+            say(console, said)
         console.print()
     for line, is_warning in say_completeness(fetch(con, "completeness", run_id)):
-        _say(console, line, "yellow" if is_warning else "")
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    """Prints words as they stand: what looks like markup in a name is none."""
-    console.print(Text(text, style=style))
-
-
-def _make_grid(facts: Sequence[tuple[str, str]]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column(overflow="fold")
-    for name, fact in facts:
-        grid.add_row(name, Text(fact))
-    return grid
+        say(console, line, "yellow" if is_warning else "")
 
 
 def _make_table(rows: Sequence[Row]) -> Table:

@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from queries.catalogue import Query, names
 from telemetry.errors import RoundscopeError, UsageError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 N_RECENT = 5
+SPECULATION, NCM = "speculation", "ncm"
+"""The kinds of run."""
+_ALL_RUNS = """
+select run_id from runs
+union
+select run_id from generations
+union
+select run_id from ncm_generations
+"""
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,14 @@ class RunSummary:
     def line(self) -> str:
         """One line that tells this run from others."""
         started = datetime.fromtimestamp(self.started_wall_ns / 1e9, UTC)
-        return f"{self.run_id}  {started:%Y-%m-%d %H:%M} UTC  {self.model}, {self.workload}, {self.n_prompts} prompts"
+        return (
+            f"{self.run_id}  {started:%Y-%m-%d %H:%M} UTC  {self.model}, {self.workload}, {self.n_prompts} {self.items}"
+        )
+
+    @property
+    def items(self) -> str:
+        """What the workload consists of."""
+        return "prompts" if self.kind == SPECULATION else "samples"
 
 
 def list_runs(con: DuckDBPyConnection, run_id: str | None = None) -> list[RunSummary]:
@@ -53,8 +70,7 @@ def resolve_run(con: DuckDBPyConnection, run_id: str | None) -> str:
     known = [
         name
         for (name,) in con.execute(
-            "select run_id from (select run_id from runs union select run_id from generations) "
-            "where run_id is not null order by run_id desc"
+            f"select run_id from ({_ALL_RUNS}) where run_id is not null order by run_id desc"
         ).fetchall()
     ]
     if not known:
@@ -67,3 +83,27 @@ def resolve_run(con: DuckDBPyConnection, run_id: str | None) -> str:
     recent = "; ".join(run.line for run in list_runs(con)[:N_RECENT])
     problem = f"{len(fitting)} runs begin with" if fitting else "there is no run"
     raise UsageError(f"{problem} {run_id!r}; the latest are: {recent}")
+
+
+def find_kind(con: DuckDBPyConnection, run_id: str) -> str:
+    """Of which kind a run is; where its own line is lost, by what it recorded."""
+    told = con.execute("select kind from runs where run_id = ?", [run_id]).fetchone()
+    if told is not None:
+        return str(told[0])
+    recorded = con.execute("select 1 from ncm_generations where run_id = ? limit 1", [run_id]).fetchone()
+    return SPECULATION if recorded is None else NCM
+
+
+def require_kind(con: DuckDBPyConnection, run_id: str, query: Query) -> None:
+    """UsageError, naming the queries that suit it, if `query` is about runs of another kind than this one."""
+    kind = find_kind(con, run_id)
+    if kind in query.runs:
+        return
+    (latest,) = con.execute(
+        "select max(run_id) from runs where list_contains(?, kind)", [list(query.runs)]
+    ).fetchone() or (None,)
+    other = f"; the latest run it suits: --run {latest}" if latest else ""
+    raise UsageError(
+        f"{query.name} is about runs of kind {' or '.join(query.runs)}, and run {run_id} is of kind {kind}: ask it "
+        f"{', '.join(names(kind))}{other}"
+    )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -18,32 +19,42 @@ from telemetry.errors import RoundscopeError
 SUMMARIES = {
     "run": "Measure a model with and without drafters; say what pays.",
     "generate": "Answer one prompt, with or without a drafter, and record it.",
+    "ncm": "Train and measure a generator with a prefix cache.",
     "report": "Show what was recorded: the verdict, or another query.",
     "sql": "Ask the recorded tables anything, read-only.",
+    "analyze": "Count work and check the speculative rule, in exact numbers.",
     "doctor": "Show what this machine offers to speculation.",
 }
 INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """A group that lists its commands without importing them."""
+    """A group that lists its commands without importing them.
+
+    summaries: the commands in the order in which a newcomer needs them. prefix: what their modules' names begin with.
+    """
+
+    def __init__(self, *args: Any, summaries: Mapping[str, str], prefix: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._summaries = summaries
+        self._prefix = prefix
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order in which a newcomer needs them."""
-        return list(SUMMARIES)
+        """The names, in their order."""
+        return list(self._summaries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now; None if there is none."""
-        if cmd_name not in SUMMARIES:
+        if cmd_name not in self._summaries:
             return None
-        command = import_module(f"runtime.cli.{cmd_name}").command
+        command = import_module(f"runtime.cli.{self._prefix}{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from `SUMMARIES`."""
+        """Write the list of commands from their summaries."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(SUMMARIES.items()))
+            formatter.write_dl(list(self._summaries.items()))
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -56,6 +67,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.group(
     cls=LazyGroup,
+    summaries=SUMMARIES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Example:

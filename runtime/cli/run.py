@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +13,10 @@ from runtime.cli.main import INTERRUPTED
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
-    from runtime.experiment.execution import Execution
     from runtime.experiment.plan import Plan, Request
     from runtime.targets import MlxTarget
     from runtime.workloads import Workload
-    from telemetry.records import RunOutcome
+    from telemetry.records import RunRecord
 
 DEFAULT_DRAFTERS = ("prompt-lookup",)
 DEFAULT_LENGTHS = (8,)
@@ -96,6 +92,8 @@ def command(
     as_json: bool,
 ) -> None:
     """Run every prompt by ordinary decoding and by each drafter, record each round, and say whether it pays."""
+    from runtime.cli.recording import record_run
+    from runtime.experiment.execution import Execution
     from runtime.experiment.plan import Request
 
     if draft_model is not None and not any(spec.partition(":")[0] == "assistant" for spec in drafters):
@@ -116,8 +114,11 @@ def command(
     _print_plan(target, plan, dry_run)
     if dry_run:
         return
-    run_id, execution = _measure(target, plan, store)
-    _report(store, run_id, request, model, as_json)
+    run = _describe_run(target, plan)
+    execution = record_run(
+        store, run, plan.n_generations, lambda recorder, done: Execution(plan, target, recorder, done)
+    )
+    _report(store, run.run_id, request, model, as_json)
     if execution.divergent:
         told = ", ".join(f"{name} in {n}" for name, n in execution.divergent.items())
         raise CheckFailed(f"outputs differ from ordinary decoding's, and at no near tie: {told}")
@@ -155,6 +156,7 @@ def _plan(model: str | None, request: Request, workload: Workload) -> tuple[MlxT
 
 
 def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
+    from runtime.cli.recording import say_duration
     from runtime.experiment.pace import measure_pace
 
     pace = measure_pace(target, plan.prompts[0])
@@ -167,71 +169,19 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
         f"arms      {arms}\n"
         f"amount    {len(plan.arms)} arms x {len(plan.prompts)} prompts x {request.repeats} repeats, "
         f"up to {request.max_tokens} tokens each; with warm-up and attributed pass {plan.n_generations} generations\n"
-        f"time      about {_say_duration(seconds)}; less where outputs end early or speculation pays, else more",
+        f"time      about {say_duration(seconds)}; less where outputs end early or speculation pays, else more",
         err=not dry_run,
     )
 
 
-def _say_duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
-
-
-def _measure(target: MlxTarget, plan: Plan, store: Path) -> tuple[str, Execution]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from runtime.environment import load1
-    from runtime.experiment.execution import Execution
-    from telemetry.journal import Journal
-    from telemetry.recorder import Recorder
-    from telemetry.records import RunEnd
-
-    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(3).hex()}"
-    description = _describe_run(run_id, target, plan)
-    # Drawn between generations only: a refreshing thread would take its share of the processor from timed rounds.
-    progress = Progress(
-        TextColumn("generations"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("time left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        auto_refresh=False,
-    )
-    with Journal(store) as journal, progress:
-        journal.write(description)
-        bar = progress.add_task("", total=plan.n_generations)
-        recorder = Recorder(journal, run_id=run_id, record_text=plan.request.record_text)
-        execution = Execution(plan, target, recorder, lambda: progress.update(bar, advance=1, refresh=True))
-        outcome: RunOutcome = "error"
-        try:
-            execution.run()
-            outcome = "interrupted" if execution.interrupted else "complete"
-        except KeyboardInterrupt:
-            execution.interrupted = True
-            outcome = "interrupted"
-        finally:
-            journal.write(RunEnd(run_id=run_id, outcome=outcome, ended_wall_ns=time.time_ns(), load1_end=load1()))
-    if execution.interrupted:
-        click.echo("interrupted: the report is of what was measured until then", err=True)
-    if journal.n_lost:
-        click.echo(f"{journal.n_lost} records could not be written to {journal.path}; the figures lack them", err=True)
-    return run_id, execution
-
-
-def _describe_run(run_id: str, target: MlxTarget, plan: Plan) -> Any:
-    import msgspec
-
-    from runtime.environment import describe
+def _describe_run(target: MlxTarget, plan: Plan) -> RunRecord:
+    from runtime.cli.recording import describe_start
     from telemetry.records import RunRecord
 
     request = plan.request
     return RunRecord(
-        **msgspec.structs.asdict(describe()),
+        **describe_start(),
         kind="speculation",
-        run_id=run_id,
-        started_wall_ns=time.time_ns(),
-        command=_clean(shlex.join(["roundscope", *sys.argv[1:]])),
         model=target.name,
         dtype=target.dtype,
         parameter_bytes=target.parameter_bytes,
@@ -245,11 +195,6 @@ def _describe_run(run_id: str, target: MlxTarget, plan: Plan) -> Any:
         repeats=request.repeats,
         record_text=request.record_text,
     )
-
-
-def _clean(text: str) -> str:
-    """`text` with what is no Unicode in it (from file names, say) replaced, so that it can be recorded."""
-    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _report(store: Path, run_id: str, request: Request, model: str | None, as_json: bool) -> None:

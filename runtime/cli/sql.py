@@ -32,10 +32,10 @@ Examples:
 def command(statement: str, store: Path, form: Form) -> None:
     """Ask the tables of the store anything, in DuckDB's SQL; `-` reads the question from standard input.
 
-    The tables are runs, generations, rounds, journals, rejected and waiting, and the views of the queries; `describe`
-    and docs/records.md say what their columns mean. Nothing can be written, and neither files nor the network can be
-    reached. Several statements may be given, such as `set variable run_id = '...'` before a query that reads it; the
-    rows are those of the last.
+    The tables are runs, generations, rounds, ncm_generations, levels, journals, rejected and waiting, and the views of
+    the queries; `describe` and docs/records.md say what their columns mean. Nothing can be written, and neither files
+    nor the network can be reached. Several statements may be given, such as `set variable run_id = '...'` before a
+    query that reads it; the rows are those of the last.
     """
     from queries import install_views
     from telemetry.store import connect, restrict

@@ -8,15 +8,13 @@ generation after its round and keeps what was measured.
 from __future__ import annotations
 
 import gc
-import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any
 
 from runtime.experiment.comparison import Output, compare
 from runtime.experiment.plan import ORDINARY, Arm, Block, Plan, PlannedPrompt
+from runtime.experiment.signals import catch_signals
 from runtime.generate import decode, speculate
 from runtime.generation import Generation
 from runtime.targets import MlxTarget
@@ -48,7 +46,7 @@ class Execution:
 
     def run(self) -> None:
         """Do everything, or as much as an interrupt (Ctrl-C, SIGTERM) lets it."""
-        with self._catch_signals():
+        with catch_signals(self):
             self._warm_up()
             for block in self._plan.blocks:
                 self._run_block(block, self._plan.request.timing)
@@ -61,20 +59,6 @@ class Execution:
         self.interrupted = True
         if self._open is not None:
             self._open.cancel()
-
-    @contextmanager
-    def _catch_signals(self) -> Iterator[None]:
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            self.interrupt()
-
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _warm_up(self) -> None:
         first = self._plan.prompts[0]

@@ -14,8 +14,20 @@ import queries
 from runtime.cli.main import main
 from runtime.cli.report import command
 from telemetry.journal import Journal
-from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord, RunEnd, RunRecord
+from telemetry.records import (
+    ComparisonRecord,
+    GenerationEnd,
+    GenerationRecord,
+    LevelRecord,
+    NcmComparison,
+    NcmEnd,
+    NcmRecord,
+    RoundRecord,
+    RunEnd,
+    RunRecord,
+)
 from tests.queries.simulate import Simulation
+from tests.queries.simulate_ncm import NcmSimulation
 
 
 def record(store: Path, simulation: Simulation) -> None:
@@ -31,6 +43,22 @@ def record(store: Path, simulation: Simulation) -> None:
             if generation["equal"] is not None:
                 pair = {"generation_id": generation["generation_id"], "pair_id": "0" * 32, "equal": True}
                 journal.write(msgspec.convert(pair, ComparisonRecord))
+        journal.write(msgspec.convert(run, RunEnd))
+
+
+def record_ncm(store: Path, simulation: NcmSimulation) -> None:
+    """Leaves the journal of a simulated run of a coarse-to-fine generator in a store."""
+    with Journal(store) as journal:
+        run = simulation.run_row()
+        journal.write(msgspec.convert(run, RunRecord))
+        for generation, levels in simulation.generations():
+            journal.write(msgspec.convert(generation, NcmRecord))
+            for level in levels:
+                journal.write(msgspec.convert(level, LevelRecord))
+            journal.write(msgspec.convert(generation, NcmEnd))
+            if generation["equal"] is not None:
+                pair = {"generation_id": generation["generation_id"], "pair_id": "0" * 32, "equal": True}
+                journal.write(msgspec.convert(pair, NcmComparison))
         journal.write(msgspec.convert(run, RunEnd))
 
 
@@ -70,7 +98,7 @@ def test_rows_are_data_on_stdout(store: Path, capsys: pytest.CaptureFixture[str]
     table = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert [row["run_id"] for row in table] == ["run-1"] * 4
-    for name in queries.names():
+    for name in queries.names("speculation"):
         code, out, _ = call(capsys, name, "--json", "--store", str(store))
         assert (code, list(json.loads(out)[0])) == (0, [column.name for column in queries.find(name).columns])
     code, out, _ = call(capsys, "survival", "--store", str(store))
@@ -87,6 +115,36 @@ def test_wrong_names_are_usage_errors(store: Path, capsys: pytest.CaptureFixture
     code, out, err = call(capsys, "--run", "run-3", "--store", str(store))
     assert (code, out) == (2, "")
     assert err.startswith("error: there is no run 'run-3'; the latest are: run-2 ")
+
+
+def test_a_run_of_the_generator_beside_them_has_its_own_page_and_rows(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_ncm(store, NcmSimulation(run_id="run-3"))
+    code, out, err = call(capsys, "--store", str(store))
+    assert (code, err) == (0, "")
+    assert out.startswith("run       run-3, 2023-11-14 22:13 UTC, complete")
+    assert "The prefix cache of scripted pays: " in out
+    assert f"roundscope report ncm_exit --run run-3 --store {store}\n" in out
+    assert call(capsys, "--store", str(store), "--run", "run-2")[1].startswith("run       run-2,")
+    rows = json.loads(call(capsys, "--store", str(store), "--json")[1])
+    assert [(row["run_id"], row["level"]) for row in rows] == [("run-3", level) for level in ("0", "1", "2", "all")]
+    for name in queries.names("ncm"):
+        code, out, _ = call(capsys, name, "--json", "--store", str(store))
+        assert (code, json.loads(out)[0]["run_id"]) == (0, "run-3")
+
+
+def test_a_query_of_the_other_kind_names_those_that_suit(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record_ncm(store, NcmSimulation(run_id="run-3"))
+    assert call(capsys, "verdict", "--store", str(store)) == (
+        2,
+        "",
+        "error: verdict is about runs of kind speculation, and run run-3 is of kind ncm: ask it completeness, "
+        "ncm_cache, ncm_exit; the latest run it suits: --run run-2\n",
+    )
+    code, out, err = call(capsys, "ncm_cache", "--run", "run-1", "--json", "--store", str(store))
+    assert (code, out) == (2, "")
+    assert err.endswith("the latest run it suits: --run run-3\n")
 
 
 def test_a_store_without_a_run_fails_with_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

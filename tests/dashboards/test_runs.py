@@ -5,9 +5,10 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from dashboards.report import list_runs, resolve_run
+from dashboards.report import find_kind, list_runs, resolve_run
 from telemetry.errors import RoundscopeError, UsageError
 from tests.queries.given import Given, step
+from tests.queries.simulate_ncm import NcmSimulation
 
 
 def test_the_latest_is_meant_unless_one_is_named(con: duckdb.DuckDBPyConnection) -> None:
@@ -44,3 +45,17 @@ def test_a_run_whose_own_line_is_lost_can_be_named(con: duckdb.DuckDBPyConnectio
     con.execute("delete from runs")
     assert resolve_run(con, "run-1") == "run-1"
     assert list_runs(con) == []
+
+
+def test_a_run_of_the_generator_counts_and_is_known_by_its_kind(con: duckdb.DuckDBPyConnection) -> None:
+    Given(con, "run-1")
+    NcmSimulation(run_id="run-2").fill(con)
+    assert resolve_run(con, None) == "run-2"
+    assert [run.line for run in list_runs(con)] == [
+        "run-2  2023-11-14 22:13 UTC  scripted, generated, 12 samples",
+        "run-1  2023-11-14 22:13 UTC  scripted, simulated, 18 prompts",
+    ]
+    assert (find_kind(con, "run-1"), find_kind(con, "run-2")) == ("speculation", "ncm")
+    con.execute("delete from runs")
+    assert resolve_run(con, None) == "run-2"
+    assert find_kind(con, "run-2") == "ncm"

@@ -318,6 +318,8 @@ class Recomputed:
                 "n_warm_up": sum(g["warm_up"] for g in mine),
                 "n_rounds": sum(len(own) for own in rounds),
                 "n_rounds_missing": sum(g["n_rounds"] - len(own) for g, own in zip(mine, rounds, strict=True)),
+                "n_levels": 0,
+                "n_levels_missing": 0,
                 "n_nothing_proposed": sum(
                     bool(g["draft_length"] and own and not any(one["proposed"] for one in own))
                     for g, own in zip(mine, rounds, strict=True)

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import duckdb
 import pytest
 
 import queries
-from queries.catalogue import parse_query
+from queries.catalogue import VIEWS, parse_query
 from queries.docs import render
 from telemetry.errors import UsageError
+from telemetry.records import RunKind
 from telemetry.schema import create_schema
 from tests.queries.simulate import Simulation
 
-NAMES = ("break_even", "completeness", "seconds_per_token", "stages", "survival", "verdict")
+NAMES = (
+    "break_even",
+    "completeness",
+    "ncm_cache",
+    "ncm_exit",
+    "seconds_per_token",
+    "stages",
+    "survival",
+    "verdict",
+)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "queries.md"
+RUN_KINDS = get_args(RunKind)
 DURATIONS = ("_seconds", "_seconds_dearest", "_seconds_per_token", "seconds_per_token", "seconds_per_round")
 
 
 def test_names() -> None:
     assert queries.names() == NAMES
+    assert queries.names("ncm") == ("completeness", "ncm_cache", "ncm_exit")
+    assert queries.names("speculation") == tuple(name for name in NAMES if not name.startswith("ncm"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -30,6 +44,7 @@ def test_header_is_the_statements(con: duckdb.DuckDBPyConnection, name: str) -> 
     assert [column.name for column in query.columns] == [column for column, *_ in described]
     assert query.name == name
     assert query.question.endswith("?")
+    assert set(query.runs) <= set(RUN_KINDS)
     assert query.variables[0].name == "run_id"
     assert all(variable.meaning and variable.default for variable in query.variables)
     assert {type_ for _, type_, *_ in described} <= {"VARCHAR", "BIGINT", "DOUBLE"}
@@ -42,7 +57,7 @@ def test_variables_are_those_that_the_header_names(name: str) -> None:
     query = queries.find(name)
     for variable in query.variables:
         used = f"getvariable('{variable.name}')"
-        assert used in query.sql or (variable.name == "run_id" and used in queries.catalogue.read_source("views.sql"))
+        assert used in query.sql or (variable.name == "run_id" and used in queries.catalogue.read_source(VIEWS[0]))
     assert query.sql.count("getvariable(") == len([v for v in query.variables if v.name != "run_id"])
 
 
@@ -75,7 +90,10 @@ def test_header_parts_must_be_there() -> None:
     with pytest.raises(ValueError, match="lacks 'question'"):
         parse_query("-- name: x\n-- summary: y\nselect 1")
     with pytest.raises(ValueError, match="not `name: meaning`"):
-        parse_query("-- name: x\n-- summary: y\n-- question: z?\n-- variables:\n-- columns:\n--   nothing\nselect 1")
+        parse_query(
+            "-- name: x\n-- summary: y\n-- question: z?\n-- runs: ncm\n"
+            "-- variables:\n-- columns:\n--   nothing\nselect 1"
+        )
 
 
 def test_documentation_is_the_headers() -> None:

@@ -10,28 +10,33 @@ import pytest
 import queries
 from telemetry.store import DATABASE, load
 from tests.conftest import ROOT
-from tests.dashboards.test_command import record
+from tests.dashboards.test_command import record, record_ncm
 from tests.queries.simulate import Simulation
+from tests.queries.simulate_ncm import NcmSimulation
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The database of a store with two runs."""
-    store = tmp_path_factory.mktemp("store")
-    record(store, Simulation(run_id="run-1", seed=1))
-    record(store, Simulation(run_id="run-2", seed=2))
-    load(store, queries.install_views)
-    return store / DATABASE
+def databases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The databases of two stores with two runs each, by the kind of their runs."""
+    stores = {kind: tmp_path_factory.mktemp(kind) for kind in ("speculation", "ncm")}
+    for run_id, seed in (("run-1", 1), ("run-2", 2)):
+        record(stores["speculation"], Simulation(run_id=run_id, seed=seed))
+        record_ncm(stores["ncm"], NcmSimulation(run_id=run_id, seed=seed))
+    for store in stores.values():
+        load(store, queries.install_views)
+    return {kind: store / DATABASE for kind, store in stores.items()}
 
 
-@pytest.mark.parametrize("name", queries.names())
-def test_a_file_runs_unchanged(database: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [(name, kind) for name in queries.names() for kind in queries.find(name).runs]
+)
+def test_a_file_runs_unchanged(databases: dict[str, Path], name: str, kind: str) -> None:
     text = (ROOT / "queries" / f"{name}.sql").read_text(encoding="utf-8")
-    with duckdb.connect(database, read_only=True) as con:
+    with duckdb.connect(databases[kind], read_only=True) as con:
         latest = con.execute(text).fetchall()
         con.execute("set variable run_id = 'run-1'")
         first = con.execute(text).fetchall()
-    with duckdb.connect(database, read_only=True) as con:
+    with duckdb.connect(databases[kind], read_only=True) as con:
         expected = [queries.run(con, name, run_id=run_id).rows for run_id in ("run-2", "run-1")]
     for rows, wanted in zip((latest, first), expected, strict=True):
         assert rows

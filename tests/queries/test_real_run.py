@@ -46,7 +46,7 @@ def execute(store: Path, plan: Plan, target: Any, clock: FakeClock) -> None:
     assert journal.n_lost == 0
 
 
-@pytest.mark.parametrize("name", queries.names())
+@pytest.mark.parametrize("name", queries.names("speculation"))
 def test_query_is_the_recomputed(recorded: tuple[duckdb.DuckDBPyConnection, Recomputed], name: str) -> None:
     con, recomputed = recorded
     rows = as_rows(queries.run(con, name))

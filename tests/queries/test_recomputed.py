@@ -67,7 +67,7 @@ def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyC
         yield con, Recomputed(generations, rounds)
 
 
-@pytest.mark.parametrize("name", queries.names())
+@pytest.mark.parametrize("name", queries.names("speculation"))
 def test_query_is_the_recomputed(simulated: tuple[duckdb.DuckDBPyConnection, Recomputed], name: str) -> None:
     con, recomputed = simulated
     assert as_rows(queries.run(con, name)) == [approximate(row) for row in getattr(recomputed, name)()]

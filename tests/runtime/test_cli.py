@@ -9,10 +9,12 @@ from importlib import import_module
 import click
 import pytest
 
+from runtime.cli import ncm
 from runtime.cli.main import SUMMARIES, roundscope
 from tests.conftest import ROOT, child_environment, run_python
 
 COMMANDS = list(SUMMARIES)
+NCM_COMMANDS = list(ncm.SUMMARIES)
 MAIN = "from runtime.cli.main import main\nmain()\n"
 FAIL = """
 import sys, types, click
@@ -64,11 +66,17 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_list_of_commands_is_complete() -> None:
-    """Each module of runtime.cli that has a `command` is listed."""
+    """Each module of runtime.cli that has a `command` is listed, those of `ncm` by that group."""
     stems = {path.stem for path in (ROOT / "runtime" / "cli").glob("*.py")} - {"__init__"}
-    assert sorted(stem for stem in stems if hasattr(import_module(f"runtime.cli.{stem}"), "command")) == sorted(
-        COMMANDS
-    )
+    listed = [*COMMANDS, *(f"ncm_{name}" for name in NCM_COMMANDS)]
+    assert sorted(stem for stem in stems if hasattr(import_module(f"runtime.cli.{stem}"), "command")) == sorted(listed)
+
+
+@pytest.mark.parametrize("name", NCM_COMMANDS)
+def test_every_help_of_the_group_ncm_ends_with_an_example(name: str) -> None:
+    code, out, err = outcome(MAIN, "ncm", name, "--help")
+    assert (code, err) == (0, "")
+    assert out.rstrip().splitlines()[-1].strip().startswith(f"roundscope ncm {name}")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import queries
 from tests.conftest import ROOT, child_environment, lack
 
 PACKAGES = ("dashboards", "queries", "runtime", "telemetry")
@@ -112,8 +113,7 @@ def test_it_runs_and_reports_and_finds_its_queries(environment: Path) -> None:
         environment, "roundscope", "run", "--prompts", "mine.txt", "--max-tokens", "4", "--drafter", "prompt-lookup"
     )
     assert ran.returncode == 0, ran.stderr
-    queries = sorted(path.stem for path in (ROOT / "queries").glob("*.sql") if path.stem != "views")
-    for query in queries:
+    for query in queries.names("speculation"):
         done = run(environment, "roundscope", "report", query, "--json")
         assert (done.returncode, done.stderr) == (0, "")
         assert len(json.loads(done.stdout)) > 0, query

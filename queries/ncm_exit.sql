@@ -1,0 +1,118 @@
+-- name: ncm_exit
+-- summary: coarse-to-fine generations with verified exit against those without: time per solved sample, quality
+-- question: Does ending a sample at its first valid partial decode pay per solved sample, and at what quality?
+-- runs: ncm
+-- variables:
+--   run_id: id of the run; default: the latest
+-- columns:
+--   run_id: id of the run
+--   config: name of the configuration
+--   arm: what was done, with the exit
+--   against: what it is compared with; `cache exit` against `no-cache` is both measures together
+--   selection: that the exit changes which outputs are selected, in every row
+--   n_pairs: generations of both on the same batch, seed and repeat, both whole, fused, without warm-up
+--   n_batches: different batches among them, which the interval is over
+--   n_samples: samples of these generations on either side
+--   verdict: pays, loses or indistinguishable, by the 95 % interval of the speedup; NULL: none, and `note` says why
+--   speedup: seconds per solved sample of `against` over the arm's, each a ratio of sums over the batches
+--   speedup_low: lower end of its 95 % interval: delta method, Student's t over batches
+--   speedup_high: upper end of it
+--   solved_seconds: seconds per solved sample of the arm; the time of those not solved is in it [s]
+--   against_solved_seconds: the same of `against` [s]
+--   n_solved: samples whose output the checker found valid
+--   against_n_solved: the same of `against`
+--   solved_share: n_solved over n_samples
+--   against_solved_share: the same of `against`
+--   generation_seconds: mean time of a generation of the arm [s]
+--   against_generation_seconds: the same of `against` [s]
+--   levels_used: levels that a sample of the arm took part in, on average [levels]
+--   against_levels_used: the same of `against` [levels]
+--   checking_share: decoding, checking and compaction in attributed level times of the arm; NULL: no attributed pass
+--   more_batches: further batches like these that would settle an indistinguishable verdict; NULL: over 10,000
+--   would_settle: the verdict they would settle on, going by the speedup
+--   note: what else a reader should know; NULL: nothing
+with arms as (
+    select distinct
+        config,
+        config_digest,
+        arm,
+        cache,
+        exit
+    from ncm_totals
+    where not warm_up
+),
+
+-- An arm that could not be paired has a row too, against what it should have been paired with.
+wanted as (
+    select
+        a.config,
+        a.config_digest,
+        a.arm,
+        b.arm as against
+    from arms as a
+    inner join arms as b on a.config_digest = b.config_digest and (a.cache = b.cache or a.cache)
+    where a.exit = 'verified' and b.exit = 'none'
+),
+
+compared as (
+    select
+        *,
+        case
+            when solved_verdict = 'indistinguishable' then prompts_to_settle(solved_log_speedup, solved_sd) - n_batches
+        end as n_more
+    from ncm_comparisons
+    where level is null and timing = 'fused'
+),
+
+checking as (
+    select
+        config_digest,
+        arm,
+        sum(checking_share * t) / nullif(sum(t), 0) as share
+    from ncm_work
+    where level is not null and timing = 'attributed'
+    group by config_digest, arm
+)
+
+select
+    (select run_id from selected_run) as run_id,
+    w.config,
+    w.arm,
+    w.against,
+    'the exit changes which outputs are selected' as selection,
+    coalesce(c.n_pairs, 0) as n_pairs,
+    coalesce(c.n_batches, 0) as n_batches,
+    coalesce(c.n_samples, 0)::bigint as n_samples,
+    c.solved_verdict as verdict,
+    exp(c.solved_log_speedup) as speedup,
+    exp(c.solved_log_speedup - c.solved_half_width) as speedup_low,
+    exp(c.solved_log_speedup + c.solved_half_width) as speedup_high,
+    c.per_solved / 1e9 as solved_seconds,
+    c.against_per_solved / 1e9 as against_solved_seconds,
+    c.n_solved::bigint as n_solved,
+    c.against_n_solved::bigint as against_n_solved,
+    c.n_solved / c.n_samples as solved_share,
+    c.against_n_solved / c.n_samples as against_solved_share,
+    c.t / c.n_pairs / 1e9 as generation_seconds,
+    c.against_t / c.n_pairs / 1e9 as against_generation_seconds,
+    c.n_sample_levels / c.n_samples as levels_used,
+    c.against_n_sample_levels / c.n_samples as against_levels_used,
+    k.share as checking_share,
+    case when c.n_more <= 10000 then c.n_more end as more_batches,
+    case when c.n_more <= 10000 then if(c.solved_log_speedup > 0, 'pays', 'loses') end as would_settle,
+    nullif(concat_ws(
+        '; ',
+        case
+            when coalesce(c.n_batches, 0) < 5
+                then printf('no verdict under 5 batches that both completed fused, here %d', coalesce(c.n_batches, 0))
+        end,
+        case when c.n_solved = 0 or c.against_n_solved = 0 then 'no time per solved sample where none was solved' end,
+        case
+            when c.solved_verdict = 'indistinguishable' and coalesce(c.n_more > 10000, true)
+                then 'practically equal: 10,000 more batches would not settle it'
+        end
+    ), '') as note
+from wanted as w
+left join compared as c on w.config_digest = c.config_digest and w.arm = c.arm and w.against = c.against
+left join checking as k on w.config_digest = k.config_digest and w.arm = k.arm
+order by w.config, w.config_digest, w.arm, w.against;

@@ -1,0 +1,1 @@
+"""Sudoku as a task for the generator: exact solver, seeded puzzle maker, structural checker, puzzle files."""

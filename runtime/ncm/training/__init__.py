@@ -1,0 +1,1 @@
+"""Training of next-concept models: data, codec, direct network (the baseline), generator, held-out figures."""

@@ -1,0 +1,238 @@
+"""The prefix cache: the same codes and logits as without it, and nothing served that it was not filled for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.backend import prepare
+from runtime.ncm.config import NcmConfig, load_config
+from runtime.ncm.generation import generate
+from runtime.ncm.model import NcmModel, init_model
+from runtime.ncm.prefix_cache import PrefixCache, StalePrefix
+from telemetry.errors import Unsupported
+from tests.runtime.ncm.tiny import GRID, TINY, draw_conditioning, tiny_model, watch_forwards
+
+TOLERANCE = 2e-5
+"""Most that float32 logits of the two paths may differ where widths go through different matrix products."""
+
+
+def compare(
+    model: NcmModel, patch: pytest.MonkeyPatch, batch: int = 1, spoil: Any = None, **options: Any
+) -> tuple[bool, list[bool], float]:
+    """Whether codes are equal with and without cache, at which levels logits are to the bit, and the largest gap."""
+    conditioning = draw_conditioning(model.config, batch)
+    with watch_forwards(patch, spoil) as cached:
+        ours = generate(model, conditioning, cache=True, **options)
+    with watch_forwards(patch) as uncached:
+        theirs = generate(model, conditioning, cache=False, **options)
+    pairs = list(zip(cached, uncached, strict=True))
+    gap = max(float(mx.abs(one - other).max().item()) for one, other in pairs)
+    return ours.codes == theirs.codes, [bool(mx.array_equal(*pair)) for pair in pairs], gap
+
+
+def is_stock() -> bool:
+    return prepare().blas == "stock"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("config", [TINY, GRID, load_config("tinyworld")], ids=lambda config: config.name)
+def test_the_cache_changes_nothing(
+    config: NcmConfig, batch: int, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (0, 1):
+        model = init_model(config, seed)
+        equal, bitwise, gap = compare(model, monkeypatch, batch, temperature=temperature, seed=seed)
+        assert equal
+        assert gap <= TOLERANCE
+        assert not is_stock() or all(bitwise)
+
+
+def test_the_published_size_is_equal_at_all_twelve_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    equal, bitwise, gap = compare(init_model(load_config("sudoku-e20")), monkeypatch)
+    assert equal
+    assert gap <= TOLERANCE
+    assert not is_stock() or bitwise == [True] * 12
+
+
+@st.composite
+def draw_configs(draw: st.DrawFn) -> NcmConfig:
+    heads, half = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    lengths = tuple(sorted(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))))
+    blocks = draw(st.integers(1, 2))
+    return msgspec.structs.replace(
+        TINY,
+        prefix_length=draw(st.sampled_from([lengths[-1], 1, 6])),
+        lengths=lengths,
+        width=heads * half * 2,
+        n_heads=heads,
+        n_blocks=blocks,
+        n_layers=blocks * draw(st.integers(1, 2)),
+        rotary_dims=2 * draw(st.integers(0, half)),
+        upsampling=draw(st.sampled_from(["linear", "area"])),
+    )
+
+
+@settings(max_examples=40)
+@given(draw_configs(), st.integers(1, 3), st.integers(0, 99), st.sampled_from([0.0, 0.7, 2.0]), st.booleans())
+def test_the_cache_changes_nothing_whatever_the_configuration(
+    config: NcmConfig, batch: int, seed: int, temperature: float, cells: bool
+) -> None:
+    if cells and config.prefix_length == config.output_length:
+        config = msgspec.structs.replace(config, level_attention="cells")
+    with pytest.MonkeyPatch.context() as patch:
+        equal, bitwise, gap = compare(init_model(config, seed), patch, batch, temperature=temperature, seed=seed)
+    assert equal
+    assert gap <= TOLERANCE
+    assert not is_stock() or all(bitwise)
+
+
+@pytest.mark.parametrize("kind", ["_keys", "_values"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_one_wrong_value_in_the_cache_is_noticed(kind: str, layer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(level: int, store: PrefixCache) -> None:
+        if level == 1:
+            held = getattr(store, kind)[layer]
+            held[0, 1, 4, 2] = held[0, 1, 4, 2] + 1.0
+
+    _, bitwise, gap = compare(tiny_model(), monkeypatch, spoil=spoil)
+    assert bitwise[0]
+    assert not any(bitwise[1:])
+    assert gap > 10 * TOLERANCE
+
+
+def test_a_wrong_cache_can_change_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(level: int, store: PrefixCache) -> None:
+        if level == 1:
+            store._values[0][0, :, 2] = 9.0
+
+    equal, _, _ = compare(tiny_model(), monkeypatch, spoil=spoil)
+    assert not equal
+
+
+def mutate_weight(model: NcmModel) -> None:
+    weight = model.generator.blocks[1].project.weight
+    model.generator.blocks[1].project.weight = weight + 0.5
+
+
+def mutate_in_place(model: NcmModel) -> None:
+    model.generator.blocks[1].project.weight[0] = 0.5
+
+
+def change_policy(model: NcmModel) -> None:
+    model.config = msgspec.structs.replace(model.config, policy="block_causal")
+
+
+def replace_block(model: NcmModel) -> None:
+    model.generator.blocks[0] = tiny_model(5).generator.blocks[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (mutate_weight, "the weights are others"),
+        (replace_block, "the weights are others"),
+        (mutate_in_place, "changed in place"),
+        (lambda model: model.train(), "training mode"),
+        (lambda model: model.generator.blocks[1].train(), "training mode"),
+        (change_policy, "policy, positions or dtype"),
+    ],
+    ids=["weight", "block", "in place", "training", "training of a part", "policy"],
+)
+def test_a_changed_model_raises_and_leaves_nothing_behind(
+    change: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny_model()
+    conditioning = draw_conditioning(TINY, 2)
+
+    def spoil(level: int, store: PrefixCache) -> None:
+        if level == 1:
+            change(model)
+
+    with watch_forwards(monkeypatch, spoil), pytest.raises(StalePrefix, match=message):
+        generate(model, conditioning)
+    model.eval()
+    if message != "policy, positions or dtype":
+        assert generate(model, conditioning).codes == generate(model, conditioning, cache=False).codes
+
+
+def test_changed_conditioning_raises() -> None:
+    model = tiny_model()
+    conditioning = draw_conditioning(TINY, 2)
+
+    def check(tokens: list[list[int]], samples: list[int]) -> list[bool]:
+        conditioning[1][0] = (conditioning[1][0] + 1) % 7
+        return [False for _ in samples]
+
+    with pytest.raises(StalePrefix, match="the conditioning has changed"):
+        generate(model, conditioning, exit="verified", check=check)
+
+
+def test_a_cache_serves_one_model_and_one_batch_until_it_is_closed() -> None:
+    model, other = tiny_model(), tiny_model()
+    cache = PrefixCache(model, draw_conditioning(TINY, 2))
+    cache.check(model, 2)
+    with pytest.raises(StalePrefix, match="the model is another"):
+        cache.check(other, 2)
+    with pytest.raises(StalePrefix, match="the batch has 3 samples, not 2"):
+        cache.check(model, 3)
+    cache.close()
+    with pytest.raises(StalePrefix, match="ended with its generation"):
+        cache.check(model, 2)
+
+
+def test_a_generation_empties_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = []
+    with watch_forwards(monkeypatch, lambda level, store: stores.append(store)):
+        generate(tiny_model(), draw_conditioning(TINY, 1))
+    assert len({id(store) for store in stores}) == 1
+    assert (stores[0]._keys, stores[0].nbytes) == ([], 0)
+
+
+def test_training_changes_the_next_generation_s_state_only() -> None:
+    model = tiny_model()
+    before = model.state()
+    assert model.state() is before
+    mutate_in_place(model)
+    assert model.state().digest != before.digest
+    assert generate(model, draw_conditioning(TINY, 1)).n_levels == [4]
+
+
+def test_a_kept_prefix_serves_the_identical_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 2)
+    kept = generate(model, conditioning, keep_prefix=True).prefix
+    assert generate(model, conditioning).prefix is None
+    with watch_forwards(monkeypatch) as reusing:
+        again = generate(model, conditioning, prefix=kept, seed=4, temperature=1.0)
+    with watch_forwards(monkeypatch) as anew:
+        assert generate(model, conditioning, cache=False, seed=4, temperature=1.0).codes == again.codes
+    assert all(mx.allclose(one, other, rtol=0, atol=TOLERANCE) for one, other in zip(reusing, anew, strict=True))
+    assert not is_stock() or all(mx.array_equal(*pair) for pair in zip(reusing, anew, strict=True))
+
+
+def test_a_kept_prefix_serves_nothing_else() -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 2)
+    kept = generate(model, conditioning, keep_prefix=True).prefix
+    assert kept is not None
+    other = [row[:] for row in conditioning]
+    other[1][4] = (other[1][4] + 1) % 7
+    for changed in (other, conditioning[:1], [*conditioning, conditioning[0]]):
+        with pytest.raises(Unsupported, match="no part of it can be reused"):
+            generate(model, changed, prefix=kept)
+    kept.values[0][0, 0, 0, 0] = 3.0
+    with pytest.raises(StalePrefix, match="keys and values have changed"):
+        generate(model, conditioning, prefix=kept)
+    kept = generate(model, conditioning, keep_prefix=True).prefix
+    mutate_in_place(model)
+    with pytest.raises(StalePrefix, match="the weights are others"):
+        generate(model, conditioning, prefix=kept)
+    with pytest.raises(StalePrefix, match="the configuration"):
+        generate(tiny_model(upsampling="area"), conditioning, prefix=kept)
+    with pytest.raises(StalePrefix, match="the weights are others"):
+        generate(tiny_model(7), conditioning, prefix=kept)
