@@ -195,7 +195,7 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     ]
     rewind_way: Annotated[Way, about("how the drafter came back to the committed history")]
     draft_ns: Annotated[Count, about("drafting", "ns")]
-    verify_ns: Annotated[Count, about("verification's forward", "ns")]
+    verify_ns: Annotated[Count, about("verification's forward; what is fed again after a snapshot is in it", "ns")]
     synchronize_ns: Annotated[Count, about("reading the target's tokens", "ns")]
     trim_ns: Annotated[Count, about("taking rejected positions out of the target's cache", "ns")]
     rewind_ns: Annotated[Count, about("bringing the drafter back to the committed history", "ns")]

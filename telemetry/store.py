@@ -142,7 +142,7 @@ def _connect_file(store: Path, prepare: Prepare | None, patience_s: float) -> Co
     if con is None:
         notes = tuple(load(store, prepare, patience_s=patience_s).notes)
         con = _open(store / DATABASE, patience_s, read_only=True)
-    con.execute("SET TimeZone = 'UTC'")
+        con.execute("SET TimeZone = 'UTC'")
     return Connected(con, "database", notes)
 
 
@@ -158,15 +158,20 @@ def _open_current(store: Path, prepare: Prepare | None) -> duckdb.DuckDBPyConnec
         con = duckdb.connect(str(path), read_only=True, config=_CONFIG)
     except duckdb.Error:  # `load` waits, explains and repairs
         return None
+    is_ready = False
     try:
+        con.execute("SET TimeZone = 'UTC'")
         if has_schema(con) and is_current(con, store / FOLDER):
             if prepare is not None:
                 prepare(con)
-            return con
+            # What was made for this connection alone is what the file lacks.
+            is_ready = not con.execute("SELECT 1 FROM duckdb_views() WHERE temporary AND NOT internal").fetchall()
     except duckdb.Error:
-        pass
-    con.close()
-    return None
+        return None
+    finally:
+        if not is_ready:
+            con.close()
+    return con if is_ready else None
 
 
 def _connect_memory(store: Path, prepare: Prepare | None, note: str) -> Connected:

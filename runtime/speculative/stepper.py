@@ -33,8 +33,9 @@ from telemetry.records import Basis, Timing
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
 
-MAX_BEHIND = 16
-"""Positions that the target's cache may be behind by; more are fed at once, so that no forward grows without bound."""
+MOST_BEHIND = 4
+"""Positions that the target's cache may be behind by, or m where that is more. Further ones are fed at once: where most
+is rejected the same positions would go through every forward again."""
 
 _NOTHING = Proposal(())
 """Stands for every empty proposal: an empty array of mlx would be one of floats."""
@@ -53,7 +54,6 @@ class Speculative:
         self._session = session
         self._attributed = timing == "attributed"
         self._logits: Any = None
-        self._behind: list[int] = []
         self.drafter = drafter
         self.draft_length = draft_length
         self.arm = f"{drafter.name} m={draft_length}"
@@ -63,14 +63,14 @@ class Speculative:
         self._session.prefill()
         if self._session.cancelled:
             return
-        self._session.cache.undo.begin()
+        self._session.begin_round()
         _in_use[id(self.drafter)] = self
         self.drafter.reset(self._session.history)
         drain()
 
     def step(self, open_round: OpenRound) -> None:
         """Do one round; it commits at least one token unless the generation was cancelled in the middle of it."""
-        self._session.cache.undo.begin()
+        self._session.begin_round()
         if not self._owns_drafter():
             raise DrafterError(
                 f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
@@ -128,15 +128,15 @@ class Speculative:
         """
         import mlx.core as mx
 
-        known = [*self._behind, self._session.history[-1]]
+        known = self._session.history[self._session.cache.length :]
         self._note_snapshots()
         if isinstance(proposal.tokens, (list, tuple)):
             ids = mx.array([*known, *proposal.tokens])
         else:
             ids = mx.concatenate([mx.array(known, dtype=proposal.tokens.dtype), proposal.tokens])
-        open_round.replayed = len(self._behind)
+        open_round.replayed = len(known) - 1
         open_round.width = len(known) + open_round.proposed
-        logits = self._session.forward(ids, tentative=True)[len(self._behind) :]
+        logits = self._session.forward(ids, tentative=True)[len(known) - 1 :]
         verified = mx.argmax(logits, axis=-1) if choose_all else logits
         self._logits = logits if choose_all and self._session.rows is not None else None
         if self._attributed:
@@ -209,62 +209,48 @@ class Speculative:
     def _trim(self, open_round: OpenRound) -> None:
         session, tokens = self._session, open_round.tokens
         open_round.skip()
-        fed = [session.history[-1], *tokens][: len(tokens)]
-        grown, undo = open_round.width, session.cache.undo
-        excess = grown - len(self._behind) - len(fed) if grown else 0
-        basis: Basis = "host"
+        cache, undo, width = session.cache, session.cache.undo, open_round.width
+        lacking = session.history[cache.length :]
+        fed = [*lacking, *tokens][: len(lacking) - 1 + len(tokens)]
+        excess = width - len(fed) if width else 0
+        if excess and not open_round.proposed and not self._can_take_back(excess, width):
+            fed, excess = lacking, 0  # a cancelled single step that a window cannot give back; it fed committed tokens
         if excess and undo.way == "snapshot":
             open_round.trim_way = "snapshot"
-            undo.back(grown)
-            self._behind += fed
-            basis = self._catch_up_if_needed(open_round)
-        else:
-            if excess and (fed or undo.can_trim(excess)):
-                open_round.trim_way = "trim"
-                undo.trim(excess)
-            elif excess:  # a cancelled single step that a window cannot give back: it holds the last committed token
-                fed = session.history[-1:]
-            session.settle()
-            if grown:
-                session.cache.hold([*self._behind, *fed])
-                self._behind = []
+            undo.back(width)
+        elif excess:
+            open_round.trim_way = "trim"
+            undo.trim(excess)
+        if width and open_round.trim_way != "snapshot":
+            cache.hold(fed)
+        session.settle()
         session.history.extend(tokens)
-        open_round.cache_length = session.cache.length
+        basis = self._catch_up_if_needed(open_round)
+        open_round.cache_length = cache.length
         open_round.mark("trim", basis)
 
+    def _can_take_back(self, excess: int, width: int) -> bool:
+        undo = self._session.cache.undo
+        return undo.can_back(width) if undo.way == "snapshot" else undo.can_trim(excess)
+
     def _catch_up_if_needed(self, open_round: OpenRound) -> Basis:
-        """Feed what the cache is behind by now where it cannot wait for the next round."""
+        """Feed by now what the cache lacks where that cannot wait for the next round."""
         import mlx.core as mx
 
         session = self._session
-        ends = session.stop is not None or len(open_round.tokens) >= session.remaining
-        if not (ends or len(self._behind) > MAX_BEHIND or session.quantising is not None):
+        behind = len(session.history) - 1 - session.cache.length
+        late = behind > max(MOST_BEHIND, self.draft_length) or session.quantising is not None
+        if behind <= 0 or not (session.finished or late):
             return "host"
-        open_round.replayed += len(self._behind)
-        self._catch_up()
+        open_round.replayed += behind
+        session.catch_up()
         states = [layer.state for layer in session.cache.layers]
         # The next round waits for it; after the last one nobody would, and T_round would leave it out.
-        if self._attributed or ends:
+        if self._attributed or session.finished:
             barrier(states)
             return "barrier"
         mx.async_eval(states)
         return "host_launch"
-
-    def _catch_up(self) -> None:
-        """Feed the accepted positions that a snapshot took back, in one forward of their own."""
-        import mlx.core as mx
-
-        if not self._behind:
-            return
-        session = self._session
-        behind, self._behind = self._behind, []
-        session.cache.undo.begin()
-        try:
-            session.forward(mx.array(behind))
-        except BaseException:
-            session.cache.restore(session.cache.length)
-            raise
-        session.cache.hold(behind)
 
     def _rewind(self, open_round: OpenRound) -> None:
         drafter, length = self.drafter, len(self._session.history) - 1
@@ -287,6 +273,8 @@ class Speculative:
     def abandon(self, open_round: OpenRound) -> None:
         """Bring target and drafter back to the committed history after a failure."""
         self._session.roll_back()
+        with contextlib.suppress(Exception):  # the target may be what failed: its cache then stays behind
+            self._session.catch_up()
         open_round.cache_length = self._session.cache.length
         if self._owns_drafter():
             # The drafter may be what failed: its state is then its own, and the failure already known is the
@@ -301,5 +289,5 @@ class Speculative:
 
     def finish(self) -> None:
         """Bring the target's cache up to the committed history less its last token, and wait for the device."""
-        self._catch_up()
-        drain()
+        self._session.catch_up()
+        self._session.settle_device()

@@ -14,7 +14,7 @@ from typing import Any
 from runtime.generation import Generation
 from runtime.protocols import Proposal
 from runtime.rounds import Round
-from runtime.speculative.stepper import MAX_BEHIND
+from runtime.speculative.stepper import MOST_BEHIND
 from runtime.testing import ScriptedFailure, ScriptedTarget
 
 Script = Callable[[Sequence[int]], int]
@@ -186,7 +186,7 @@ def drain_checked(
         rounds.append(entry)
         ahead = entry.cache_length - (len(history) - 1) if generation.finish_reason is None else 0
         if ahead < 0:
-            assert (generation.cache.undo.way, -ahead <= MAX_BEHIND) == ("snapshot", True)
+            assert (generation.cache.undo.way, -ahead <= max(MOST_BEHIND, draft_length)) == ("snapshot", True)
         assert ahead <= 1
         generation.cache.check_integrity(max(ahead, 0))
         check_layers(generation, history, ahead)
