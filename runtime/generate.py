@@ -91,9 +91,8 @@ def speculate(
     check = getattr(drafter, "check", None)
     if check is not None:
         check(target)
-    session, log = _prepare(target, prompt, max_tokens, timing, options)
+    session, log = _prepare(target, prompt, max_tokens, timing, options, takes_back=True)
     try:
-        require_undo(session.cache.layers, "the target")
         stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing)
     except Exception:
         session.cache.release()
@@ -102,7 +101,7 @@ def speculate(
 
 
 def _prepare(
-    target: Target, prompt: Prompt, max_tokens: int, timing: Timing, options: Options
+    target: Target, prompt: Prompt, max_tokens: int, timing: Timing, options: Options, *, takes_back: bool = False
 ) -> tuple[Session, GenerationLog]:
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
@@ -127,6 +126,8 @@ def _prepare(
         refuse_quantised(kept.layers)
     kept.acquire(target)
     try:
+        if takes_back:
+            require_undo(kept.layers, "the target")
         cached = kept.keep_prefix(ids)
     except Exception:
         kept.release()

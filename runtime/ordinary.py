@@ -81,11 +81,11 @@ class Ordinary:
     def finish(self) -> None:
         """Wait for the device, and take the step in flight back out of the cache, or count it in."""
         drain()
-        if self._in_flight is None:
-            return
-        self._in_flight = None
         cache = self._session.cache
-        if cache.undo.can_trim(1):
-            cache.undo.trim(1)
-        else:
-            cache.hold(self._session.history[-1:])
+        if self._in_flight is not None:
+            self._in_flight = None
+            if cache.undo.can_trim(1):
+                cache.undo.trim(1)
+            else:
+                cache.hold(self._session.history[-1:])
+        self._session.settle_device()

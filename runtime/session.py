@@ -11,7 +11,7 @@ from typing import Any
 
 from runtime.caches import KeptCache
 from runtime.caches.quantising import Quantising
-from runtime.device import barrier, release_memory
+from runtime.device import barrier, drain, release_memory
 from runtime.processing import LogitsProcessor, Rows
 from runtime.protocols import Target, can_decode
 from runtime.rounds import OpenRound
@@ -55,6 +55,8 @@ class Session:
         self.on_prefill: Callable[[int], None] | None = None
         self.rows: Rows | None = None
         self._sound = len(self.history)
+        self._held: int | None = None
+        self._is_filled = False
 
     @property
     def output(self) -> list[int]:
@@ -79,6 +81,7 @@ class Session:
         wanted = self.history[:-1]
         while (done := self.cache.length) < len(wanted) and not self.cancelled:
             part = wanted[done : done + chunk]
+            self.begin_round()
             self.forward(mx.array(part))
             barrier([layer.state for layer in self.cache.layers])
             self.cache.hold(part)
@@ -86,6 +89,8 @@ class Session:
                 self.on_prefill(len(part))
             if done + chunk < len(wanted):
                 release_memory()
+        self._end_round()
+        self._is_filled = not self.cancelled
 
     def forward(self, ids: Any, *, tentative: bool = False) -> Any:
         """Logits (n, vocab) of ids (n,), lazily; the cache's layers grow by n.
@@ -128,13 +133,46 @@ class Session:
         open_round.stop = self.stop
         return index
 
+    def begin_round(self) -> None:
+        """What the cache holds now is what `roll_back` brings it back to."""
+        self._held = self.cache.length
+        self.cache.undo.begin(self._held)
+
     def accept_round(self) -> None:
         """The round is whole: what it added to the history is committed for good."""
         self._sound = len(self.history)
+        self._end_round()
+
+    def _end_round(self) -> None:
+        self._held = None
         self.cache.undo.end()
 
     def roll_back(self) -> None:
         """Undo what the open round did to history and cache."""
         self.stop = None
         del self.history[self._sound :]
-        self.cache.restore(len(self.history) - 1)
+        self.cache.restore(len(self.history) - 1 if self._held is None else self._held)
+
+    def catch_up(self) -> None:
+        """Feed what rounds took back and the cache lacks of the history less its last token, in one forward.
+
+        A failure changes nothing.
+        """
+        import mlx.core as mx
+
+        lacking = self.history[self.cache.length : -1] if self._is_filled else []
+        if not lacking:
+            return
+        self.cache.undo.begin(self.cache.length)
+        try:
+            self.forward(mx.array(lacking))
+        except BaseException:
+            self.cache.restore(self.cache.length)
+            raise
+        self.cache.hold(lacking)
+
+    def settle_device(self) -> None:
+        """Wait until the cache is computed and the device idle: another thread may take the cache up."""
+        if self.cache.length:
+            barrier([layer.state for layer in self.cache.layers])
+        drain()

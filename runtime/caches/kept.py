@@ -1,8 +1,8 @@
 """A target's cache with the tokens it holds.
 
-`KeptCache.tokens` is the truth about a cache. Between rounds the target's cache holds the committed history less
-its last token; after a finished generation it can be handed to the next one, which keeps the longest common token
-prefix.
+`KeptCache.tokens` is the truth about a cache. Between rounds the target's cache holds the committed history less its
+last token, or is behind that by what a snapshot took back and the next round feeds again. After a finished generation
+it can be handed to the next one, which keeps the longest common token prefix.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class KeptCache:
 
     def release(self) -> None:
         """Give the cache back; `KeptCache` can now be passed to another generation."""
+        self.undo.end()
         self.in_use = False
 
     def keep_prefix(self, prompt: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ A layer's own `is_trimmable` and `trim` do not promise enough. A rotating cache 
 and then overwrites what it would have to give back; a concatenating one forgets its offset but keeps the entries;
 recurrent layers hold a state in which no position can be told from another. So each class has a kind here that does
 it exactly, or says that it cannot. A class that is not listed is refused; one that is not mlx-lm's is taken at its
-word and checked.
+word and checked, unless it descends from one whose word is not enough.
 """
 
 from __future__ import annotations
@@ -185,6 +185,9 @@ def kind_of(layer: Any) -> Kind | None:
         kind = KINDS.get(cls.__name__)
         # One that keeps its first entries for good masks a block by place: later rows would miss some of those.
         return None if isinstance(kind, Rotating) and layer.keep else kind
+    bases = (KINDS.get(base.__name__) for base in cls.__mro__ if base.__module__ == MLX_LM_CACHES)
+    if any(kind not in (None, PLAIN) for kind in bases):
+        return None  # what it has changed of a kind that its own word is not enough for is not known
     return PLAIN if hasattr(layer, "offset") and layer.is_trimmable() else None
 
 

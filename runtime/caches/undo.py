@@ -33,6 +33,7 @@ class Undo:
         self._layers = layers
         self._stepwise = stepwise
         self._saved: dict[int, tuple[Any, list[Any]]] = {}
+        self._saved_at: int | None = None
         self.way: Way = "snapshot" if self._find_snapshots() else "trim"
 
     @property
@@ -40,19 +41,27 @@ class Undo:
         """Bytes of the states kept now; only those that a round has replaced are memory of their own."""
         return sum(getattr(array, "nbytes", 0) for _, saved in self._saved.values() for array in saved)
 
-    def begin(self) -> None:
-        """A round is about to feed the layers: keep what only a snapshot can bring back."""
+    def begin(self, length: int) -> None:
+        """A round is about to feed the layers, which hold `length` positions: keep what only a snapshot brings back."""
         if self.way == "snapshot":
             self._saved = {id(layer): (kind, kind.save(layer)) for layer, kind in self._find_snapshots()}
+            self._saved_at = length
 
     def end(self) -> None:
         """The round is whole: what was kept for it is let go."""
         self._saved = {}
+        self._saved_at = None
 
     def can_trim(self, n: int) -> bool:
         """Whether the newest `n` positions can be taken out of every layer without a snapshot."""
         kinds = ((layer, kind_of(layer)) for layer in flatten(self._layers))
         return all(kind is not None and kind.can_trim(layer, n) for layer, kind in kinds)
+
+    def can_back(self, grown: int) -> bool:
+        """Whether `back` can bring every layer back to `begin`."""
+        layers = [layer for layer in flatten(self._layers) if id(layer) not in self._saved]
+        kinds = ((layer, kind_of(layer)) for layer in layers)
+        return all(kind is not None and kind.can_trim(layer, grown) for layer, kind in kinds)
 
     def trim(self, n: int) -> None:
         """Take the newest `n` positions out of every layer.
@@ -72,11 +81,11 @@ class Undo:
     def restore(self, length: int) -> None:
         """After a failure in a round that began at `length` positions: bring every layer back, however far it got.
 
-        Raises CacheError if one cannot be.
+        Raises CacheError if one cannot be; a snapshot of another length brings nothing back.
         """
         for index, layer in enumerate(flatten(self._layers)):
             offset = getattr(layer, "offset", None)
-            if offset == length or self._load(layer):
+            if offset == length or (self._saved_at == length and self._load(layer)):
                 continue
             if offset is None or offset < length:
                 raise CacheError(

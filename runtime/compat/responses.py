@@ -92,9 +92,9 @@ class _Counted:
         from mlx_lm.generate import GenerationResponse
 
         if not self._prompt_tps:
-            now = time.perf_counter()
-            self._prompt_tps = self._prompt_tokens / (now - self._since)
-            self._since = now
+            began = time.perf_counter() - closed.t_round_ns / 1e9  # the first round begins where the prefill ends
+            self._prompt_tps = self._prompt_tokens / max(began - self._since, 1e-9)
+            self._since = began
         ended = finish_reason in ("stop", "length")
         for index, token in enumerate(closed.tokens):
             last = ended and index == len(closed.tokens) - 1

@@ -96,7 +96,7 @@ class Assistant:
             return Proposal(())
         import mlx.core as mx
 
-        self._undo.begin()
+        self._undo.begin(self.length)
         self._base = self.length
         token = self._draft(self._upload(history[self.length :]))
         tokens = [token]

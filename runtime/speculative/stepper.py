@@ -8,6 +8,10 @@ enter seconds per token.
 Between rounds the target's cache holds the history less its last token. That token and the proposal go
 through one forward, whose row i predicts what follows the i-th of them (a convention that leaves no token out
 and computes none twice).
+
+Where only a snapshot leads back, the accepted positions of a round with a rejection have to be fed again. They go in
+front of the next round's forward, which a few more positions hardly make dearer, instead of through one of their own;
+until then the cache is behind by them.
 """
 
 from __future__ import annotations
@@ -28,6 +32,10 @@ from telemetry.records import Basis, Timing
 
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
+
+MOST_BEHIND = 4
+"""Positions that the target's cache may be behind by, or m where that is more. Further ones are fed at once: where most
+is rejected the same positions would go through every forward again."""
 
 _NOTHING = Proposal(())
 """Stands for every empty proposal: an empty array of mlx would be one of floats."""
@@ -55,14 +63,14 @@ class Speculative:
         self._session.prefill()
         if self._session.cancelled:
             return
-        self._session.cache.undo.begin()
+        self._session.begin_round()
         _in_use[id(self.drafter)] = self
         self.drafter.reset(self._session.history)
         drain()
 
     def step(self, open_round: OpenRound) -> None:
         """Do one round; it commits at least one token unless the generation was cancelled in the middle of it."""
-        self._session.cache.undo.begin()
+        self._session.begin_round()
         if not self._owns_drafter():
             raise DrafterError(
                 f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
@@ -115,17 +123,20 @@ class Speculative:
         return proposal
 
     def _verify(self, open_round: OpenRound, proposal: Proposal, *, choose_all: bool) -> Any:
-        """The target's tokens (width,) after each position, or the logits (width, vocab) they are to be chosen from."""
+        """The target's tokens (proposed + 1,) after the last token and each proposed one, or the logits
+        (proposed + 1, vocab) they are to be chosen from.
+        """
         import mlx.core as mx
 
-        last = self._session.history[-1]
+        known = self._session.history[self._session.cache.length :]
         self._note_snapshots()
         if isinstance(proposal.tokens, (list, tuple)):
-            ids = mx.array([last, *proposal.tokens])
+            ids = mx.array([*known, *proposal.tokens])
         else:
-            ids = mx.concatenate([mx.array([last], dtype=proposal.tokens.dtype), proposal.tokens])
-        open_round.width = open_round.proposed + 1
-        logits = self._session.forward(ids, tentative=True)
+            ids = mx.concatenate([mx.array(known, dtype=proposal.tokens.dtype), proposal.tokens])
+        open_round.replayed = len(known) - 1
+        open_round.width = len(known) + open_round.proposed
+        logits = self._session.forward(ids, tentative=True)[len(known) - 1 :]
         verified = mx.argmax(logits, axis=-1) if choose_all else logits
         self._logits = logits if choose_all and self._session.rows is not None else None
         if self._attributed:
@@ -198,37 +209,44 @@ class Speculative:
     def _trim(self, open_round: OpenRound) -> None:
         session, tokens = self._session, open_round.tokens
         open_round.skip()
-        fed = [session.history[-1], *tokens][: len(tokens)]
-        excess = open_round.width - len(fed)
-        undo = session.cache.undo
-        basis: Basis = "host"
+        cache, undo, width = session.cache, session.cache.undo, open_round.width
+        lacking = session.history[cache.length :]
+        fed = [*lacking, *tokens][: len(lacking) - 1 + len(tokens)]
+        excess = width - len(fed) if width else 0
+        if excess and not open_round.proposed and not self._can_take_back(excess, width):
+            fed, excess = lacking, 0  # a cancelled single step that a window cannot give back; it fed committed tokens
         if excess and undo.way == "snapshot":
             open_round.trim_way = "snapshot"
-            undo.back(open_round.width)
-            basis = self._replay(open_round, fed)
-        elif excess and (fed or undo.can_trim(excess)):
+            undo.back(width)
+        elif excess:
             open_round.trim_way = "trim"
             undo.trim(excess)
-        elif excess:  # a cancelled single step that a window cannot give back: it holds the last committed token
-            fed = session.history[-1:]
+        if width and open_round.trim_way != "snapshot":
+            cache.hold(fed)
         session.settle()
-        session.cache.hold(fed)
         session.history.extend(tokens)
-        open_round.cache_length = session.cache.length
+        basis = self._catch_up_if_needed(open_round)
+        open_round.cache_length = cache.length
         open_round.mark("trim", basis)
 
-    def _replay(self, open_round: OpenRound, fed: Sequence[int]) -> Basis:
-        """Feed the accepted positions again, in one forward, to layers that a snapshot brought back."""
+    def _can_take_back(self, excess: int, width: int) -> bool:
+        undo = self._session.cache.undo
+        return undo.can_back(width) if undo.way == "snapshot" else undo.can_trim(excess)
+
+    def _catch_up_if_needed(self, open_round: OpenRound) -> Basis:
+        """Feed by now what the cache lacks where that cannot wait for the next round."""
         import mlx.core as mx
 
-        if not fed:
-            return "host"
         session = self._session
-        open_round.replayed = len(fed)
-        session.forward(mx.array(list(fed)))
+        behind = len(session.history) - 1 - session.cache.length
+        late = behind > max(MOST_BEHIND, self.draft_length) or session.quantising is not None
+        if behind <= 0 or not (session.finished or late):
+            return "host"
+        open_round.replayed += behind
+        session.catch_up()
         states = [layer.state for layer in session.cache.layers]
-        # The next round waits for it; after the last one, nobody would, and T_round would leave it out.
-        if self._attributed or session.stop is not None or len(open_round.tokens) >= session.remaining:
+        # The next round waits for it; after the last one nobody would, and T_round would leave it out.
+        if self._attributed or session.finished:
             barrier(states)
             return "barrier"
         mx.async_eval(states)
@@ -255,6 +273,8 @@ class Speculative:
     def abandon(self, open_round: OpenRound) -> None:
         """Bring target and drafter back to the committed history after a failure."""
         self._session.roll_back()
+        with contextlib.suppress(Exception):  # the target may be what failed: its cache then stays behind
+            self._session.catch_up()
         open_round.cache_length = self._session.cache.length
         if self._owns_drafter():
             # The drafter may be what failed: its state is then its own, and the failure already known is the
@@ -268,5 +288,6 @@ class Speculative:
         return _in_use.get(id(self.drafter)) is self
 
     def finish(self) -> None:
-        """Wait for the device."""
-        drain()
+        """Bring the target's cache up to the committed history less its last token, and wait for the device."""
+        self._session.catch_up()
+        self._session.settle_device()

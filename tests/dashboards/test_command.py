@@ -149,7 +149,7 @@ def test_a_query_of_the_other_kind_names_those_that_suit(store: Path, capsys: py
 
 def test_a_store_without_a_run_fails_with_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "--store", str(tmp_path))
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "record one: roundscope run --quick" in err
 
 

@@ -152,7 +152,7 @@ def test_what_is_undone_was_never_there(
         for position in range(prefill, prefill + steps):
             feed(each, position, 1)
     length = prefill + steps
-    undo.begin()
+    undo.begin(length)
     for _ in range(2):
         for start in range(length, length + grown, 1 if stepwise else grown):
             feed(layer, start, 1 if stepwise else grown)

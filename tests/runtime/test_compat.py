@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from typing import Any
 
+import msgspec
 import pytest
 
 from runtime.compat import mlx_lm as ours
+from runtime.compat import responses
+from runtime.rounds import OpenRound
 from runtime.targets import MlxTarget
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
@@ -289,3 +293,18 @@ def test_the_environment_names_a_store(tmp_path):
 def test_importing_the_replacement_loads_no_mlx():
     code = "import sys, runtime.compat.mlx_lm; print([n for n in ('mlx', 'mlx_lm', 'numpy') if n in sys.modules])"
     assert run_python(code).stdout.strip() == "[]"
+
+
+def test_rates_count_the_first_round_as_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mlx-lm's rate leaves out the first round's time and keeps its tokens: many in one round are infinitely fast."""
+    import mlx.core as mx
+
+    moments = iter([0.0, 3.0, 3.0, 3.0, 3.0, 3.0])
+    monkeypatch.setattr(responses.time, "perf_counter", lambda: next(moments))
+    rows = deque(mx.zeros((1, 64)) for _ in range(4))
+    counted = responses._Counted(make_tokenizer(), rows, 10, None)
+    open_round = OpenRound(0, lambda: 0)
+    open_round.tokens, open_round.accepted = [5, 9, 33, 5], 3
+    closed = msgspec.structs.replace(open_round.close(), t_round_ns=1_000_000_000)
+    rates = [(one.prompt_tps, one.generation_tokens, one.generation_tps) for one in counted.split(closed, None)]
+    assert rates == [(5.0, n, float(n)) for n in (1, 2, 3, 4)]
