@@ -290,9 +290,9 @@ K/V quantised from the start and from a threshold. *equal*: the committed ids ar
 time.
 
 The way back is how rejected tokens leave a cache: `trim` takes them out of every layer; `snapshot` puts the states from
-before the round back and feeds the accepted tokens again, in front of the next round's. It is in each round's record. A
-drafter feeds token by token, so what a target can trim may take a snapshot there. Quantised K/V is refused where a layer's
-class has no quantised form.
+before the round back and feeds the accepted tokens again, in front of the next round's. It is in each round's record.
+A drafter feeds token by token, so what a target can trim may take a snapshot there. Quantised K/V is refused where a
+layer's class has no quantised form.
 
 | architecture | caches | way back: target | way back: drafter | quantised K/V | speculation |
 |---|---|---|---|---|---|"""
