@@ -13,16 +13,22 @@ from importlib import import_module
 
 import click
 
-from telemetry.errors import RoundscopeError
+from telemetry import logs
+from telemetry.errors import RoundscopeError, Unsupported
 
 SUMMARIES = {
     "run": "Measure a model with and without drafters; say what pays.",
     "generate": "Answer one prompt, with or without a drafter, and record it.",
     "report": "Show what was recorded: the verdict, or another query.",
     "sql": "Ask the recorded tables anything, read-only.",
+    "export": "Send spans by OTLP, or write them to files.",
+    "import": "Take in spans that were exported elsewhere.",
+    "serve-metrics": "Serve metrics of everything recorded to Prometheus.",
     "doctor": "Show what this machine offers to speculation.",
 }
 INTERRUPTED = 130
+_MODULES = {"import": "import_", "serve-metrics": "serve_metrics"}
+"""Modules of commands whose names cannot be names in Python."""
 
 
 class LazyGroup(click.Group):
@@ -36,7 +42,7 @@ class LazyGroup(click.Group):
         """The command of that name, imported now; None if there is none."""
         if cmd_name not in SUMMARIES:
             return None
-        command = import_module(f"runtime.cli.{cmd_name}").command
+        command = import_module(f"runtime.cli.{_MODULES.get(cmd_name, cmd_name)}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -54,6 +60,11 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
+def _set_log_level(_: click.Context, __: click.Parameter, level: str) -> None:
+    # Processes that a command starts are to log alike.
+    os.environ[logs.VARIABLE] = level
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -69,6 +80,17 @@ Example:
     expose_value=False,
     callback=_show_version,
     help="Show the version and exit.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(logs.LEVELS, case_sensitive=False),
+    default=logs.DEFAULT,
+    show_default=True,
+    envvar=logs.VARIABLE,
+    show_envvar=True,
+    expose_value=False,
+    callback=_set_log_level,
+    help="Least level of log events on stderr.",
 )
 def roundscope() -> None:
     """Does speculative decoding pay on this machine, for this model and these prompts?
@@ -96,7 +118,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         code = roundscope.main(arguments, prog_name="roundscope", standalone_mode=False)
         sys.stdout.flush()
     except RoundscopeError as error:
-        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        reason = " ".join(str(error).split())
+        if isinstance(error, Unsupported) and not sys.stderr.isatty():
+            logs.get_logger().warning("command.refused", reason=reason, exit_code=error.exit_code)
+        click.echo(f"error: {reason}", err=True)
         return error.exit_code
     except click.ClickException as error:
         error.show()

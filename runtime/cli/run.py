@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.main import INTERRUPTED
+from runtime.cli.scraping import check_metrics_port, metrics_port_option, serving_metrics
+from runtime.cli.sending import otlp_option, sending_spans
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ Examples:
 @click.option(
     "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
 )
+@otlp_option
+@metrics_port_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done and how long it may take, and stop there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def command(
@@ -92,6 +96,8 @@ def command(
     store: Path,
     seed: int,
     record_text: bool,
+    otlp: str | None,
+    metrics_port: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -110,13 +116,14 @@ def command(
         seed,
         record_text,
     )
-    _check_cheaply(request, None if dry_run else store)
+    _check_cheaply(request, None if dry_run else store, otlp)
+    check_metrics_port(metrics_port)
     workload = _load_workload(prompts, quick)
     target, plan = _plan(model, request, workload)
     _print_plan(target, plan, dry_run)
     if dry_run:
         return
-    run_id, execution = _measure(target, plan, store)
+    run_id, execution = _measure(target, plan, store, otlp, metrics_port)
     _report(store, run_id, request, model, as_json)
     if execution.divergent:
         told = ", ".join(f"{name} in {n}" for name, n in execution.divergent.items())
@@ -125,7 +132,7 @@ def command(
         sys.exit(INTERRUPTED)
 
 
-def _check_cheaply(request: Request, store: Path | None) -> None:
+def _check_cheaply(request: Request, store: Path | None, otlp: str | None) -> None:
     """What can be refused before a model is loaded."""
     from runtime.drafters import ASSISTANT_NEEDS_MODEL, parse
     from telemetry.journal import check_writable
@@ -133,6 +140,10 @@ def _check_cheaply(request: Request, store: Path | None) -> None:
     for spec in request.drafters:
         if parse(spec).name == "assistant" and request.draft_model is None and "model=" not in spec:
             raise UsageError(ASSISTANT_NEEDS_MODEL)
+    if otlp is not None:
+        from telemetry.otlp import complete_endpoint
+
+        complete_endpoint(otlp)
     if store is not None:
         check_writable(store)
 
@@ -176,13 +187,16 @@ def _say_duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
 
 
-def _measure(target: MlxTarget, plan: Plan, store: Path) -> tuple[str, Execution]:
+def _measure(
+    target: MlxTarget, plan: Plan, store: Path, otlp: str | None, metrics_port: int | None
+) -> tuple[str, Execution]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from runtime.environment import load1
     from runtime.experiment.execution import Execution
     from telemetry.journal import Journal
+    from telemetry.logs import bound
     from telemetry.recorder import Recorder
     from telemetry.records import RunEnd
 
@@ -198,7 +212,13 @@ def _measure(target: MlxTarget, plan: Plan, store: Path) -> tuple[str, Execution
         console=Console(stderr=True),
         auto_refresh=False,
     )
-    with Journal(store) as journal, progress:
+    with (
+        bound(run_id=run_id),
+        Journal(store) as journal,
+        sending_spans(otlp, store, journal.path, run_id),
+        serving_metrics(metrics_port, store, journal.path),
+        progress,
+    ):
         journal.write(description)
         bar = progress.add_task("", total=plan.n_generations)
         recorder = Recorder(journal, run_id=run_id, record_text=plan.request.record_text)
