@@ -10,6 +10,7 @@ from typing import Any
 import duckdb
 
 from queries.catalogue import VIEWS, find, read_source
+from queries.span_view import render_view
 from telemetry.errors import UsageError
 
 MARKED = "ncm_comparisons"
@@ -30,7 +31,7 @@ def install_views(con: duckdb.DuckDBPyConnection) -> None:
     They are kept in the database where it can be written, so that any client finds them there; on a read-only one they
     are temporary, which also hides those that another version of roundscope left.
     """
-    sql = "\n".join(read_source(source) for source in VIEWS)
+    sql = "\n".join([*(read_source(source) for source in VIEWS), render_view()])
     mark = hashlib.sha256(sql.encode()).hexdigest()
     if _has_views(con, mark):
         return

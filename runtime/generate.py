@@ -20,6 +20,7 @@ from runtime.protocols import Drafter, Prompt, Target, Textual
 from runtime.session import Session
 from runtime.speculative.stepper import Speculative
 from runtime.stopping import make_stopper
+from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
 from telemetry.records import Timing
@@ -33,6 +34,7 @@ class Options(TypedDict, total=False):
     (1, vocab))`. temperature: 0, the only one yet. cache: what a finished generation left (`Generation.cache`); its
     longest common prefix with the prompt is not computed again. kv_bits, kv_group_size, quantized_kv_start:
     quantise K/V as mlx-lm does, from that many positions on. recorder: where records go; in memory if None.
+    traceparent: the caller's W3C trace context; the active OpenTelemetry span or TRACEPARENT if None.
     """
 
     stop: Sequence[int | str]
@@ -44,6 +46,7 @@ class Options(TypedDict, total=False):
     kv_group_size: int
     quantized_kv_start: int
     recorder: Recorder | None
+    traceparent: str | None
 
 
 def decode(
@@ -112,6 +115,7 @@ def _prepare(
         )
     if max_tokens < 1:
         raise UsageError(f"max_tokens is {max_tokens}; it must be 1 or more")
+    caller = find_caller(options.get("traceparent"))
     prepare()
     ids = _tokenise(target, prompt)
     budget = fit_budget(target, ids, max_tokens)
@@ -141,7 +145,8 @@ def _prepare(
         processors=options.get("logits_processors") or (),
         quantising=quantising,
     )
-    return session, GenerationLog(options.get("recorder") or Recorder(), timing=timing, cached_tokens=cached)
+    recorder = options.get("recorder") or Recorder()
+    return session, GenerationLog(recorder, timing=timing, cached_tokens=cached, caller=caller)
 
 
 def _make_quantising(options: Options) -> Quantising | None:

@@ -8,7 +8,8 @@ from runtime.device import peak_memory, reset_peak_memory
 from runtime.protocols import can_decode
 from runtime.rounds import OpenRound, Round
 from runtime.session import Session
-from telemetry.recorder import Recorder, new_generation_id
+from telemetry.context import Caller
+from telemetry.recorder import Recorder
 from telemetry.records import FinishReason, GenerationEnd, GenerationRecord, Timing
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class GenerationLog:
     """Writes the records of one generation to a recorder."""
 
-    def __init__(self, recorder: Recorder, *, timing: Timing, cached_tokens: int) -> None:
-        self.generation_id = new_generation_id()
+    def __init__(self, recorder: Recorder, *, timing: Timing, cached_tokens: int, caller: Caller | None = None) -> None:
+        self._caller = caller
+        self.generation_id = recorder.new_id()
         self.end_of_prefill: int | None = None
         self._recorder = recorder
         self._now = recorder.clock.monotonic_ns
@@ -60,6 +62,9 @@ class GenerationLog:
                 kv_bits=None if session.quantising is None else session.quantising.bits,
                 started_wall_ns=wall_ns,
                 started_monotonic_ns=anchor,
+                trace_id=None if self._caller is None else self._caller.trace_id,
+                parent_span_id=None if self._caller is None else self._caller.span_id,
+                sampled=None if self._caller is None else self._caller.sampled,
                 prompt_ids=session.history[:] if self._recorder.record_text else None,
             )
         )

@@ -120,19 +120,19 @@ class Journal:
         try:
             line = self._encoder.encode(record) + b"\n"
         except UnicodeEncodeError as error:
-            self._lose(f"the record is no text: {error.reason}", torn=False)
+            self._lose(record, f"the record is no text: {error.reason}", torn=False)
             return
         if self._well:
             try:
                 if os.write(self._fd, line) == len(line):
                     return
-                self._lose(_CUT_SHORT, torn=True)
+                self._lose(record, _CUT_SHORT, torn=True)
             except OSError as error:
-                self._lose(error.strerror or str(error), torn=False)
+                self._lose(record, error.strerror or str(error), torn=False)
         else:
-            self._write_after_trouble(line)
+            self._write_after_trouble(record, line)
 
-    def _write_after_trouble(self, line: bytes) -> None:
+    def _write_after_trouble(self, record: Record, line: bytes) -> None:
         if self._closed:
             raise ValueError(f"the journal {self.path} is closed")
         try:
@@ -142,14 +142,14 @@ class Journal:
                 self._note_losses()
                 written = os.write(self._fd, line)
         except RoundscopeError as error:
-            self._lose(str(error), torn=False)
+            self._lose(record, str(error), torn=False)
         except OSError as error:
-            self._lose(error.strerror or str(error), torn=False)
+            self._lose(record, error.strerror or str(error), torn=False)
         else:
             if written == len(line):
                 self._well = True
             else:
-                self._lose(_CUT_SHORT, torn=True)
+                self._lose(record, _CUT_SHORT, torn=True)
 
     def _note_losses(self) -> None:
         note = (
@@ -166,12 +166,13 @@ class Journal:
         self._torn = False
         self._unreported = 0
 
-    def _lose(self, reason: str, *, torn: bool) -> None:
+    def _lose(self, record: Record, reason: str, *, torn: bool) -> None:
         if self.n_lost == 0:
             with contextlib.suppress(Exception):  # standard error may be closed, or on the same full disk
                 get_logger().warning(
                     "journal.write_failed",
                     journal=str(self.path),
+                    generation_id=getattr(record, "generation_id", None),
                     reason=reason,
                     effect="the generation goes on; records are lost until writing works again",
                     cure="free space, or choose another place with --store DIR",

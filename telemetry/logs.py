@@ -1,22 +1,29 @@
 """Log events on stderr: readable lines on a terminal, one JSON object a line elsewhere.
 
-Standard output belongs to data, so nothing here writes to it. An application that has configured structlog itself keeps
-its own configuration. Event names (`blas.fallback`, `journal.write_failed`) are stable: match on them, not on the text.
+Standard output belongs to data, so nothing here writes to it, and no event carries a prompt or an output. An
+application that has configured structlog itself keeps its own configuration. Event names (`blas.fallback`,
+`journal.write_failed`) are stable: match on them, not on the text; docs/logs.md lists them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger, Processor
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+VARIABLE = "ROUNDSCOPE_LOG_LEVEL"
+"""Environment variable with the least level that is shown; processes that are started from here inherit it."""
+
+LEVELS = ("debug", "info", "warning", "error")
+DEFAULT = "info"
 
 
 def get_logger() -> FilteringBoundLogger:
-    """A logger for events of level INFO and above, bound to the stderr of this moment."""
-    import logging
-
+    """A logger for events of the level asked for and above, bound to the stderr of this moment."""
     import structlog
 
     if structlog.is_configured():
@@ -24,17 +31,55 @@ def get_logger() -> FilteringBoundLogger:
     logger = structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
         processors=_processors(terminal=sys.stderr.isatty()),
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(_read_level()),
         context_class=dict,
     )
     return cast("FilteringBoundLogger", logger)
 
 
+def bound(**facts: Any) -> contextlib.AbstractContextManager[Any]:
+    """Add these facts (`run_id`) to every event of this context while the block runs. Not for generators."""
+    import structlog
+
+    return structlog.contextvars.bound_contextvars(**facts)
+
+
+def _read_level() -> int:
+    import logging
+
+    level = os.environ.get(VARIABLE, "").strip().lower()
+    return logging.getLevelNamesMapping()[(level if level in LEVELS else DEFAULT).upper()]
+
+
 def _processors(*, terminal: bool) -> list[Processor]:
     import structlog
 
-    shared: list[Processor] = [structlog.contextvars.merge_contextvars, structlog.processors.add_log_level]
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        _add_trace,
+    ]
     if terminal:
         return [*shared, structlog.dev.ConsoleRenderer()]
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     return [*shared, stamp, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+
+
+def _add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Point an event about a generation to that generation's span, and any other to the caller's.
+
+    A generation is in its caller's trace, but for one of a distributed run (`rank`), which has a trace of its own.
+    """
+    from telemetry import context
+    from telemetry.span_data import derive_span_id, derive_trace_id
+
+    caller = context.find_active() or context.parse_traceparent(os.environ.get(context.VARIABLE, ""))
+    generation_id = event.get("generation_id")
+    if generation_id is None:
+        event.pop("generation_id", None)
+        ids = {} if caller is None else {"trace_id": caller.trace_id, "span_id": caller.span_id}
+    else:
+        own = caller is None or "rank" in event
+        trace_id = derive_trace_id(generation_id) if own or caller is None else caller.trace_id
+        ids = {"trace_id": trace_id, "span_id": derive_span_id(generation_id)}
+    return {**ids, **event}

@@ -11,10 +11,11 @@ import fcntl
 import os
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -27,7 +28,12 @@ SHOWN_CHARACTERS = 500
 _WINDOW = 1024
 _BROKEN_OFF = "Input data was truncated"
 
-_decode = msgspec.json.Decoder(Record).decode
+UNREADABLE = (msgspec.DecodeError, RecursionError)
+"""What `decode_line` raises for a line that is no record."""
+
+Sorted = TypeVar("Sorted")
+
+decode_line = msgspec.json.Decoder(Record).decode
 _decode_header = msgspec.json.Decoder(JournalRecord).decode
 _decode_loss = msgspec.json.Decoder(LossRecord).decode
 
@@ -54,7 +60,23 @@ class Batch:
 def read_journal(path: Path, before: JournalRow | None) -> Iterator[Batch]:
     """What `path` holds beyond `before`, the state in which it was left; nothing if it is as it was.
 
-    A last line without an end is left for later while the writer may still finish it. Raises Replaced, TooNew, OSError.
+    Raises what `read_batches` does.
+    """
+    for row, size, batch in read_batches(path, before, _sort_lines):
+        if batch is None:
+            batch = Batch(row)
+        batch.row, batch.size = row, size
+        yield batch
+
+
+def read_batches(
+    path: Path, before: JournalRow | None, sort: Callable[[list[bytes], JournalRow], Sorted]
+) -> Iterator[tuple[JournalRow, int, Sorted | None]]:
+    """Some lines at a time beyond `before`: the journal's row after them, their bytes, and what `sort` makes of them.
+
+    `sort` gets the row before the lines and takes down in it what they say. Where only the writer's state is new, there
+    is one row without lines. A last line without an end is left for later while the writer may still finish it. Raises
+    Replaced, TooNew, OSError.
     """
     with open(path, "rb", buffering=0) as file:
         fd = file.fileno()
@@ -66,15 +88,14 @@ def read_journal(path: Path, before: JournalRow | None) -> Iterator[Batch]:
         row.writer = _judge_writer(held, row.host)
         n_batches = 0
         for lines, size in _read_lines(fd, row):
-            batch = _sort_lines(lines, row)
+            batch = sort(lines, row)
             row.bytes_read += size
             row.fingerprint = _fingerprint(fd, row.bytes_read)
             row.writer = _judge_writer(held, row.host)
-            batch.row, batch.size = copy(row), size
             n_batches += 1
-            yield batch
+            yield copy(row), size, batch
         if not n_batches and row != before:
-            yield Batch(row)
+            yield row, 0, None
 
 
 def is_locked(fd: int) -> bool | None:
@@ -133,9 +154,9 @@ def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
     last: type[Struct] | None = None
     for number, line in enumerate(lines, row.n_lines + 1):
         try:
-            record = _decode(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            if str(error) == _BROKEN_OFF:
+            record = decode_line(line)
+        except UNREADABLE as error:
+            if is_torn(error):
                 row.n_torn += 1
             else:
                 batch.rejected.append(reject(row.journal, number, str(error), line))
@@ -149,12 +170,18 @@ def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
         numbers.append(number)
     row.n_lines += len(lines)
     for line in batch.lines.get(JournalRecord, ()):
-        _take_over(_decode_header(line), row)
+        take_over(_decode_header(line), row)
     row.n_lost += sum(_decode_loss(line).n_records for line in batch.lines.get(LossRecord, ()))
     return batch
 
 
-def _take_over(header: JournalRecord, row: JournalRow) -> None:
+def is_torn(error: BaseException) -> bool:
+    """Whether `decode_line` failed because the line breaks off, and not because of what is in it."""
+    return str(error) == _BROKEN_OFF
+
+
+def take_over(header: JournalRecord, row: JournalRow) -> None:
+    """Take down in `row` who writes the journal. Raises TooNew."""
     if header.schema_version > SCHEMA_VERSION:
         raise TooNew(
             f"{row.journal} was written by roundscope {header.roundscope_version} (records of version "

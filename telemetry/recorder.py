@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from telemetry.clock import Clock, SystemClock
+from telemetry.observing import show_also
 from telemetry.records import Record
 
 
@@ -62,7 +63,7 @@ class Recorder:
         record_text: bool = False,
     ) -> None:
         self.sink: Sink = MemorySink() if sink is None else sink
-        self.write = self.sink.write
+        self.write = show_also(self.sink.write)
         self.run_id = run_id
         self.clock: Clock = SystemClock() if clock is None else clock
         self.record_text = record_text
@@ -73,6 +74,10 @@ class Recorder:
         labelled = copy.copy(self)
         labelled.labels = Labels(**labels)
         return labelled
+
+    def new_id(self) -> str:
+        """The id of a generation that begins."""
+        return new_generation_id()
 
     @property
     def records(self) -> list[Record]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from telemetry.errors import RoundscopeError
+from telemetry import logs
+from telemetry.errors import RoundscopeError, Unsupported
 
 SUMMARIES = {
     "run": "Measure a model with and without drafters; say what pays.",
@@ -23,9 +24,14 @@ SUMMARIES = {
     "report": "Show what was recorded: the verdict, or another query.",
     "sql": "Ask the recorded tables anything, read-only.",
     "analyze": "Count work and check the speculative rule, in exact numbers.",
+    "export": "Send spans by OTLP, or write them to files.",
+    "import": "Take in spans that were exported elsewhere.",
+    "serve-metrics": "Serve metrics of everything recorded to Prometheus.",
     "doctor": "Show what this machine offers to speculation.",
 }
 INTERRUPTED = 130
+_MODULES = {"import": "import_", "serve-metrics": "serve_metrics"}
+"""Modules of commands whose names cannot be names in Python."""
 
 
 class LazyGroup(click.Group):
@@ -47,7 +53,8 @@ class LazyGroup(click.Group):
         """The command of that name, imported now; None if there is none."""
         if cmd_name not in self._summaries:
             return None
-        command = import_module(f"runtime.cli.{self._prefix}{cmd_name}").command
+        module = _MODULES.get(cmd_name, f"{self._prefix}{cmd_name}")
+        command = import_module(f"runtime.cli.{module}").command
         assert isinstance(command, click.Command)
         return command
 
@@ -63,6 +70,11 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
         click.echo(f"roundscope {roundscope_version()}")
         ctx.exit()
+
+
+def _set_log_level(_: click.Context, __: click.Parameter, level: str) -> None:
+    # Processes that a command starts are to log alike.
+    os.environ[logs.VARIABLE] = level
 
 
 @click.group(
@@ -81,6 +93,17 @@ Example:
     expose_value=False,
     callback=_show_version,
     help="Show the version and exit.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(logs.LEVELS, case_sensitive=False),
+    default=logs.DEFAULT,
+    show_default=True,
+    envvar=logs.VARIABLE,
+    show_envvar=True,
+    expose_value=False,
+    callback=_set_log_level,
+    help="Least level of log events on stderr.",
 )
 def roundscope() -> None:
     """Does speculative decoding pay on this machine, for this model and these prompts?
@@ -108,7 +131,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         code = roundscope.main(arguments, prog_name="roundscope", standalone_mode=False)
         sys.stdout.flush()
     except RoundscopeError as error:
-        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        reason = " ".join(str(error).split())
+        if isinstance(error, Unsupported) and not sys.stderr.isatty():
+            logs.get_logger().warning("command.refused", reason=reason, exit_code=error.exit_code)
+        click.echo(f"error: {reason}", err=True)
         return error.exit_code
     except click.ClickException as error:
         error.show()

@@ -11,6 +11,8 @@ import click
 
 from runtime.cli.main import INTERRUPTED
 from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.scraping import check_metrics_port, metrics_port_option
+from runtime.cli.sending import check_endpoint, otlp_option
 from telemetry.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ Examples:
     show_default=True,
     help="Seed of made samples, of the order, of code sampling, and of weights where none are shipped.",
 )
+@otlp_option
+@metrics_port_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done and how long it may take, and stop there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows of ncm_cache and ncm_exit as JSON.")
 def command(
@@ -90,6 +94,8 @@ def command(
     timing: Any,
     store: Path,
     seed: int,
+    otlp: str | None,
+    metrics_port: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -103,8 +109,9 @@ def command(
     from telemetry.journal import check_writable
 
     request = Request(cache, exit_, batch, repeats, temperature, timing, seed)
-    if not dry_run:
-        check_writable(store)
+    check_writable(store)
+    check_endpoint(otlp)
+    check_metrics_port(metrics_port)
     model = _load(config, seed)
     plan = make_plan(request, model.config, _take_samples(model, puzzles, n_puzzles, seed))
     _print_plan(model, plan, dry_run)
@@ -112,7 +119,12 @@ def command(
         return
     run = _describe_run(model, plan)
     execution = record_run(
-        store, run, plan.n_generations, lambda recorder, done: Execution(plan, model, recorder, done)
+        store,
+        run,
+        plan.n_generations,
+        lambda recorder, done: Execution(plan, model, recorder, done),
+        otlp=otlp,
+        metrics_port=metrics_port,
     )
     if not as_json:
         _show_outputs(execution, "not solved" if model.trained else "not solved (random weights)")

@@ -16,8 +16,11 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from runtime.cli.scraping import serving_metrics
+from runtime.cli.sending import sending_spans
 from runtime.environment import describe, load1
 from telemetry.journal import Journal
+from telemetry.logs import bound
 from telemetry.recorder import Recorder
 from telemetry.records import RunEnd, RunOutcome, RunRecord
 
@@ -50,11 +53,18 @@ def _clean(text: str) -> str:
 
 
 def record_run(
-    store: Path, run: RunRecord, n_generations: int, make: Callable[[Recorder, Callable[[], None]], Run]
+    store: Path,
+    run: RunRecord,
+    n_generations: int,
+    make: Callable[[Recorder, Callable[[], None]], Run],
+    *,
+    otlp: str | None = None,
+    metrics_port: int | None = None,
 ) -> Run:
     """Record `run` in `store` while the execution that `make` gives does it, and return that execution.
 
-    make: gets the recorder, and what to call after each of `n_generations` generations.
+    make: gets the recorder, and what to call after each of `n_generations` generations. otlp, metrics_port: what
+    `sending_spans` and `serving_metrics` take.
     """
     # Drawn between generations only: a refreshing thread would take its share of the processor from timed ones.
     progress = Progress(
@@ -66,7 +76,13 @@ def record_run(
         console=Console(stderr=True),
         auto_refresh=False,
     )
-    with Journal(store) as journal, progress:
+    with (
+        bound(run_id=run.run_id),
+        Journal(store) as journal,
+        sending_spans(otlp, store, journal.path, run.run_id),
+        serving_metrics(metrics_port, store, journal.path),
+        progress,
+    ):
         journal.write(run)
         bar = progress.add_task("", total=n_generations)
         recorder = Recorder(journal, run_id=run.run_id, record_text=run.record_text)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.main import INTERRUPTED
+from runtime.cli.scraping import check_metrics_port, metrics_port_option
+from runtime.cli.sending import check_endpoint, otlp_option
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ Examples:
 @click.option(
     "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
 )
+@otlp_option
+@metrics_port_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done and how long it may take, and stop there.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def command(
@@ -95,6 +99,8 @@ def command(
     store: Path,
     seed: int,
     record_text: bool,
+    otlp: str | None,
+    metrics_port: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -117,7 +123,8 @@ def command(
         seed,
         record_text,
     )
-    _check_cheaply(request, store)
+    _check_cheaply(request, store, otlp)
+    check_metrics_port(metrics_port)
     workload = _load_workload(prompts, quick)
     target, plan = _plan(model, request, workload)
     _print_plan(target, plan, dry_run)
@@ -125,7 +132,12 @@ def command(
         return
     run = _describe_run(target, plan)
     execution = record_run(
-        store, run, plan.n_generations, lambda recorder, done: Execution(plan, target, recorder, done)
+        store,
+        run,
+        plan.n_generations,
+        lambda recorder, done: Execution(plan, target, recorder, done),
+        otlp=otlp,
+        metrics_port=metrics_port,
     )
     _report(store, run.run_id, request, model, as_json)
     if execution.divergent:
@@ -135,7 +147,7 @@ def command(
         sys.exit(INTERRUPTED)
 
 
-def _check_cheaply(request: Request, store: Path) -> None:
+def _check_cheaply(request: Request, store: Path, otlp: str | None) -> None:
     """What can be refused before a model is loaded."""
     from runtime.drafters import ASSISTANT_NEEDS_MODEL, parse
     from telemetry.journal import check_writable
@@ -143,6 +155,7 @@ def _check_cheaply(request: Request, store: Path) -> None:
     for spec in request.drafters:
         if parse(spec).name == "assistant" and request.draft_model is None and "model=" not in spec:
             raise UsageError(ASSISTANT_NEEDS_MODEL)
+    check_endpoint(otlp)
     check_writable(store)
 
 

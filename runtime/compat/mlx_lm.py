@@ -37,6 +37,7 @@ from runtime.session import Session
 from runtime.speculative.stepper import Speculative
 from runtime.stopping import Stopper
 from runtime.targets import MlxTarget
+from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
@@ -112,7 +113,8 @@ def stream_generate(
         drafter = cache.make_drafter(num_draft_tokens, len(history) + session.max_tokens)
         stepper = Speculative(session, drafter, draft_length=num_draft_tokens, timing="fused")
     cache.kept.acquire(target)
-    log = GenerationLog(recorder or _find_recorder(), timing="fused", cached_tokens=len(cache.held))
+    recorder = recorder or _find_recorder()
+    log = GenerationLog(recorder, timing="fused", cached_tokens=len(cache.held), caller=find_caller())
     generation = Generation(session, stepper, log)
     return respond(generation, session, target, cache, stream, len(ids), prompt_progress_callback)
 

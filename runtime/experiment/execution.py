@@ -18,8 +18,9 @@ from runtime.experiment.signals import catch_signals
 from runtime.generate import decode, speculate
 from runtime.generation import Generation
 from runtime.targets import MlxTarget
+from telemetry.logs import get_logger
 from telemetry.recorder import Recorder
-from telemetry.records import Timing
+from telemetry.records import ComparisonRecord, Timing
 
 WARM_UP_TOKENS = 16
 
@@ -96,6 +97,8 @@ class Execution:
             record = compare(self._target, block.prompt.ids, ordinary, output)
             if not (record.equal or record.near_tie):
                 self.divergent[name] += 1
+            if not record.equal:
+                _tell(record, name)
             self._recorder.write(record)
 
     def _generate(
@@ -136,3 +139,17 @@ class Execution:
         committed = [closed.committed for closed in generation]
         self._open = None
         return committed
+
+
+def _tell(record: ComparisonRecord, arm: str) -> None:
+    facts = {
+        "generation_id": record.generation_id,
+        "arm": arm,
+        "diverged_at": record.diverged_at,
+        "top2_gap": record.top2_gap,
+        "tolerance": record.tolerance,
+    }
+    if record.near_tie:
+        get_logger().warning("output.near_tie", **facts, effect="allowed: rounding may close such a gap")
+    else:
+        get_logger().warning("output.divergent", **facts, effect="the output is not ordinary decoding's")

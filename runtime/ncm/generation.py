@@ -15,6 +15,7 @@ from runtime.device import drain
 from runtime.ncm.descent import Check, Descent
 from runtime.ncm.log import NcmLog, Setting
 from runtime.ncm.prefix_cache import KeptPrefix, PrefixCache
+from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
 from telemetry.records import Exit, NcmFinish, Timing
@@ -55,6 +56,7 @@ def generate(
     keep_prefix: bool = False,
     sample_ids: Sequence[int] | None = None,
     recorder: Recorder | None = None,
+    traceparent: str | None = None,
 ) -> NcmOutput:
     """Outputs for `conditioning`, rows of P tokens.
 
@@ -64,6 +66,7 @@ def generate(
     exit: "verified" decodes after every level and lets samples go whose output `check` finds valid; that selects
     other outputs than the whole hierarchy would give. With exit "none" a `check` is asked once, about the outputs.
     keep_prefix: return the prefix's states; prefix: such states, for the identical complete conditioning.
+    traceparent: the caller's W3C trace context, where it is not the active span or the environment's.
     recorder None: records are kept in memory and go with it.
 
     Raises UsageError or Unsupported before anything runs; StalePrefix where model or conditioning change on the way,
@@ -73,7 +76,7 @@ def generate(
     _check_options(setting, check, keep_prefix)
     ids = _check_ids(sample_ids, len(rows))
     held = PrefixCache(model, rows, prefix) if cache else None
-    log = NcmLog(Recorder() if recorder is None else recorder, setting)
+    log = NcmLog(Recorder() if recorder is None else recorder, setting, find_caller(traceparent))
     descent = Descent(model, setting, rows, ids, held, check)
     log.begin()
     try:

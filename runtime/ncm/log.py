@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.device import peak_memory, reset_peak_memory, syncs
 from runtime.ncm.tally import Tally
-from telemetry.recorder import Recorder, new_generation_id
+from telemetry.context import Caller
+from telemetry.recorder import Recorder
 from telemetry.records import LEVEL_STAGES, Basis, Exit, LevelRecord, NcmEnd, NcmFinish, NcmRecord, Timing
 
 if TYPE_CHECKING:
@@ -95,12 +96,16 @@ class NcmLog:
 
     recorder: Recorder
     setting: Setting
-    generation_id: str = field(default_factory=new_generation_id)
+    caller: Caller | None = None
+    generation_id: str = field(init=False)
     n_levels: int = 0
     _anchor: int = 0
     _levels_ns: int = 0
     _last_end: int = 0
     _kv_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.generation_id = self.recorder.new_id()
 
     def begin(self) -> None:
         """Take the anchor and record that the generation starts."""
@@ -127,6 +132,9 @@ class NcmLog:
                 prefix_length=config.prefix_length,
                 lengths=list(config.lengths),
                 batch=setting.batch,
+                trace_id=None if self.caller is None else self.caller.trace_id,
+                parent_span_id=None if self.caller is None else self.caller.span_id,
+                sampled=None if self.caller is None else self.caller.sampled,
                 batch_id=labels.prompt_id,
                 seed=setting.seed,
                 temperature=setting.temperature,

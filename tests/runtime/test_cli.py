@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from importlib import import_module
@@ -41,7 +42,7 @@ import sys
 from runtime.cli.main import main
 try: main({arguments})
 except SystemExit as end: assert not end.code
-heavy = {{"mlx", "mlx_lm", "transformers", "numpy", "duckdb", "rich.table"}}
+heavy = {{"mlx", "mlx_lm", "transformers", "numpy", "duckdb", "rich.table", "opentelemetry", "prometheus_client"}}
 print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
     code, out, err = outcome(code)
@@ -51,7 +52,8 @@ print(sorted(heavy & set(sys.modules)), file=sys.stderr)
 
 @pytest.mark.parametrize("package", ["runtime", "telemetry", "queries", "dashboards"])
 def test_packages_import_no_model_library(package: str) -> None:
-    code = f"import {package}, sys\nprint(sorted({{'mlx', 'mlx_lm', 'transformers', 'numpy'}} & set(sys.modules)))"
+    heavy = {"mlx", "mlx_lm", "transformers", "numpy", "opentelemetry", "prometheus_client"}
+    code = f"import {package}, sys\nprint(sorted({heavy} & set(sys.modules)))"
     assert outcome(code) == (0, "[]\n", "")
 
 
@@ -68,8 +70,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_the_list_of_commands_is_complete() -> None:
     """Each module of runtime.cli that has a `command` is listed, those of `ncm` by that group."""
     stems = {path.stem for path in (ROOT / "runtime" / "cli").glob("*.py")} - {"__init__"}
-    listed = [*COMMANDS, *(f"ncm_{name}" for name in NCM_COMMANDS)]
-    assert sorted(stem for stem in stems if hasattr(import_module(f"runtime.cli.{stem}"), "command")) == sorted(listed)
+    listed = [*COMMANDS, *(f"ncm-{name}" for name in NCM_COMMANDS)]
+    modules = {stem for stem in stems if hasattr(import_module(f"runtime.cli.{stem}"), "command")}
+    assert sorted(stem.rstrip("_").replace("_", "-") for stem in modules) == sorted(listed)
 
 
 @pytest.mark.parametrize("name", NCM_COMMANDS)
@@ -115,7 +118,6 @@ def test_version() -> None:
         ("raise errors.RoundscopeError('disk full:\\n  free some')", (1, "", "error: disk full: free some\n")),
         ("raise errors.UsageError('no prompts')", (2, "", "error: no prompts\n")),
         ("raise errors.CheckFailed('differs')", (3, "", "error: differs\n")),
-        ("raise errors.Unsupported('window')", (4, "", "error: window\n")),
         ("raise KeyboardInterrupt", (130, "", "interrupted\n")),
         ("raise click.Abort", (130, "", "interrupted\n")),
         ("click.get_current_context().exit(3)", (3, "", "")),
@@ -125,6 +127,14 @@ def test_version() -> None:
 def test_how_a_command_ends_is_how_the_process_ends(body: str, expected: tuple[int, str, str]) -> None:
     code, out, err = outcome(FAIL.format(body))
     assert (code, out, err.lstrip("\n")) == expected
+
+
+def test_a_refusal_is_an_event_too() -> None:
+    code, out, err = outcome(FAIL.format("raise errors.Unsupported('window')"))
+    event, told = err.lstrip("\n").splitlines()
+    named = {name: value for name, value in json.loads(event).items() if name != "timestamp"}
+    assert (code, out, told) == (4, "", "error: window")
+    assert named == {"event": "command.refused", "level": "warning", "reason": "window", "exit_code": 4}
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:

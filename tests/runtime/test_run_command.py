@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shlex
+import socket
 import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -302,3 +304,53 @@ def test_a_file_whose_name_is_not_utf_8_has_its_run_recorded(tmp_path: Path, mor
     assert command.startswith("roundscope run --prompts ")
     rows: Any = query(store, "select count(*), count(distinct class), bool_and(run_id is not null) from generations")
     assert rows == [(20, 1, True)]
+
+
+SCRAPE = """
+import re, sys, urllib.request
+from telemetry import serving
+follow, address = serving.follow, None
+def follow_and_note(*arguments):
+    global address
+    sidecar = follow(*arguments)
+    address = sidecar.ready["address"]
+    return sidecar
+serving.follow = follow_and_note
+forward, calls = target.forward, 0
+def forward_and_scrape(*arguments):
+    global calls
+    calls += 1
+    if address and calls % 50 == 0:
+        text = urllib.request.urlopen(address, timeout=60).read().decode()
+        values = re.findall(r"^roundscope_rounds_total.* (.+)$", text, re.M)
+        print("scraped", sum(map(float, values)), file=sys.stderr)
+    return forward(*arguments)
+target.forward = forward_and_scrape
+"""
+
+
+def test_a_run_serves_its_metrics_while_it_goes_on(prompts: Path) -> None:
+    store = prompts.parent / "s"
+    arguments = ("run", "--prompts", str(prompts), "--store", str(store), "--max-tokens", "24", "--metrics-port", "0")
+    child = run_python(CHILD.format(SCRAPE), *arguments)
+    assert child.returncode == 0, child.stderr
+    scraped = [float(line.split()[1]) for line in child.stderr.splitlines() if line.startswith("scraped")]
+    rounds = [line["type"] for line in read_lines(store)].count("round")
+    assert len(scraped) > 2
+    assert scraped == sorted(scraped)
+    assert 0 < scraped[0] < scraped[-1] <= rounds
+    [event] = [json.loads(line) for line in child.stderr.splitlines() if '"metrics.serving"' in line]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/metrics", event["address"])
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(event["address"], timeout=60)
+
+
+def test_a_metrics_port_that_is_taken_is_refused_before_a_model_is_loaded(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse_to_load(monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, out, err = run(capsys, prompts, "--metrics-port", str(taken.getsockname()[1]))
+    assert (code, out) == (1, "")
+    assert err.endswith("Address already in use. Choose another port or host.\n")
+    assert not (prompts.parent / "s").exists()

@@ -130,8 +130,8 @@ def test_only_what_is_new_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = write_lines(tmp_path, [header(), *whole_generation("g1")])
     load(tmp_path)
     seen: list[bytes] = []
-    really_decode = reading._decode
-    monkeypatch.setattr(reading, "_decode", lambda line: (seen.append(line), really_decode(line))[1])
+    really_decode = reading.decode_line
+    monkeypatch.setattr(reading, "decode_line", lambda line: (seen.append(line), really_decode(line))[1])
     [new] = rounds("g2", 1)
     with path.open("ab") as file:
         file.write(encode(new) + b"\n")

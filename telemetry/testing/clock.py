@@ -1,4 +1,4 @@
-"""Clocks that a test owns."""
+"""A clock that a test owns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class FakeClock:
 
     def monotonic_ns(self) -> int:
         """Nanoseconds; goes on by one tick."""
-        self._monotonic += self.tick_ns
+        self.advance(self.tick_ns)
         return self._monotonic
 
     def wall_ns(self) -> int:

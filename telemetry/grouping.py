@@ -1,0 +1,112 @@
+"""Puts records together that belong to one generation, and says when nothing more of it is to come.
+
+A generation of a run is compared with ordinary decoding's after it has ended, and a speculative one links to that pair;
+so a span tree is whole only when the comparison is there, or cannot come any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from telemetry.records import (
+    ComparisonRecord,
+    GenerationEnd,
+    GenerationRecord,
+    LevelRecord,
+    NcmEnd,
+    NcmRecord,
+    Record,
+    RoundRecord,
+    RunEnd,
+)
+
+
+@dataclass
+class Recorded:
+    """What was recorded of a generation. end: None if it never ended by itself."""
+
+    start: GenerationRecord | NcmRecord
+    rounds: list[RoundRecord] = field(default_factory=list)
+    levels: list[LevelRecord] = field(default_factory=list)
+    end: GenerationEnd | NcmEnd | None = None
+    comparison: ComparisonRecord | None = None
+
+    @property
+    def id(self) -> str:
+        """The generation's id."""
+        return self.start.generation_id
+
+    def will_be_compared(self) -> bool:
+        """Whether it is of those whose output is held against ordinary decoding's."""
+        start = self.start
+        return (
+            isinstance(start, GenerationRecord)
+            and start.run_id is not None
+            and start.drafter is not None
+            and not start.warm_up
+            and self.end is not None
+            and self.end.finish_reason in ("stop", "length")
+        )
+
+
+class Grouping:
+    """Takes records in the order of a journal and gives generations back as they become whole.
+
+    awaits_comparison: whether a generation that will be compared is whole only then. Records of a generation whose
+    start was not seen are passed over.
+    """
+
+    def __init__(self, *, awaits_comparison: bool = True) -> None:
+        self._awaits_comparison = awaits_comparison
+        self._open: dict[str, Recorded] = {}
+
+    def add(self, record: Record) -> list[Recorded]:
+        """Take one record; the generations of which it was the last."""
+        if isinstance(record, (GenerationRecord, NcmRecord)):
+            self._open[record.generation_id] = Recorded(record)
+        elif isinstance(record, RunEnd):
+            return self._close(record.run_id)
+        elif isinstance(record, (RoundRecord, LevelRecord, GenerationEnd, NcmEnd, ComparisonRecord)):
+            return self._add_part(record)
+        return []
+
+    def _add_part(
+        self, record: RoundRecord | LevelRecord | GenerationEnd | NcmEnd | ComparisonRecord
+    ) -> list[Recorded]:
+        recorded = self._open.get(record.generation_id)
+        if recorded is None:
+            return []
+        if isinstance(record, RoundRecord):
+            recorded.rounds.append(record)
+        elif isinstance(record, LevelRecord):
+            recorded.levels.append(record)
+        elif isinstance(record, ComparisonRecord):
+            recorded.comparison = record
+        else:
+            recorded.end = record
+        return [self._open.pop(recorded.id)] if self._is_whole(recorded) else []
+
+    def _is_whole(self, recorded: Recorded) -> bool:
+        if recorded.end is None:
+            return False
+        return recorded.comparison is not None or not (self._awaits_comparison and recorded.will_be_compared())
+
+    def _close(self, run_id: str) -> list[Recorded]:
+        """The run is over: what has ended is whole as it stands."""
+        ended = [each for each in self._open.values() if each.start.run_id == run_id and each.end is not None]
+        return [self._open.pop(each.id) for each in ended]
+
+    def flush(self) -> list[Recorded]:
+        """Nothing more will come: what is left, as it stands."""
+        left = list(self._open.values())
+        self._open.clear()
+        return left
+
+
+def group(records: Iterable[Record]) -> Iterator[Recorded]:
+    """Every generation of `records`, as it becomes whole; those that never do come last."""
+    grouping = Grouping()
+    for record in records:
+        yield from grouping.add(record)
+    yield from grouping.flush()

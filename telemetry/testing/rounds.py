@@ -1,0 +1,191 @@
+"""`assert_rounds_consistent`: what was recorded of generations agrees with itself, and with what a round is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import TypeAlias
+
+from telemetry.records import COMMITS_ONE_MORE, STAGES, Record
+from telemetry.span_names import OPERATION, PREFILL, ROUND, ROUND_STAGES
+from telemetry.testing.facts import Facts, is_generation, is_ours, is_round, read_generation, read_round
+from telemetry.testing.failure import fail, say_ns
+from telemetry.testing.spans import Spans
+from telemetry.testing.tree import Forest, Span
+
+__tracebackhide__ = True
+
+Fault: TypeAlias = tuple[Span, str]
+
+_JUDGED = (*COMMITS_ONE_MORE, "stop")
+"""Outcomes of rounds that ran to their end."""
+
+_COUNTS = ("index", "requested", "proposed", "accepted", "committed", "cut", "outcome", "width", "cache_length")
+_ORDINARY_STAGES = ("verify", "synchronize")
+_USAGE = "gen_ai.usage."
+
+
+def assert_rounds_consistent(source: Spans | Iterable[Record]) -> None:
+    """Every generation and round in `source`, spans of any origin or records, holds to what the words mean.
+
+    Rounds: none is missing, doubled or elsewhere; they follow one another in time, with their stages inside them.
+    Tokens: accepted + cut <= proposed <= requested, which is what was asked for; committed = accepted, and one more
+    after a correction, a bonus or a step; only the last round may cut. Lengths: the caches hold the committed history
+    less its last token. Sums: the generation's rounds, output and times are those of its rounds; usage stands on it
+    alone.
+    """
+    spans = source if isinstance(source, Spans) else Spans.from_records(source)
+    forest = spans.forest
+    generations = [span for span in spans if is_generation(span)]
+    faults = [*_find_strays(spans), *(fault for each in generations for fault in _check_generation(forest, each))]
+    if faults or not generations:
+        notes: dict[Span, str] = {}
+        for span, note in faults:
+            notes[span] = f"{notes[span]}; {note}" if span in notes else note
+        found = f"{len(faults)} faults" if generations else "no generation"
+        first = f"{faults[0][0].name!r}: {faults[0][1]}" if faults else None
+        raise fail(forest, "consistent rounds", found.replace("1 faults", "1 fault"), nearest=first, notes=notes)
+
+
+def _find_strays(spans: Spans) -> Iterator[Fault]:
+    """Spans of rounds and stages that are not where they belong."""
+    places = {PREFILL: is_generation, ROUND: is_generation, **dict.fromkeys(ROUND_STAGES.values(), is_round)}
+    for span in spans:
+        belongs = places.get(span.name)
+        parent = spans.forest.parent(span)
+        if belongs is not None and is_ours(span) and (parent is None or not belongs(parent)):
+            yield span, f"its parent is {'not here' if parent is None else repr(parent.name)}"
+
+
+def _check_generation(forest: Forest, span: Span) -> Iterator[Fault]:
+    generation = read_generation(span)
+    children = forest.children(span)
+    rounds = [read_round(child) for child in children if child.name == ROUND]
+    if unset := generation.find_unset("draft_length", "prompt_tokens", "max_tokens"):
+        yield span, f"not set: {', '.join(unset)}"
+        return
+    for each in rounds:
+        if unset := each.find_unset(*_COUNTS):
+            yield each.span, f"not set: {', '.join(unset)}"
+            return
+    if span.name != (wanted := f"{OPERATION} {generation['model']}"):
+        yield span, f"its name is not {wanted!r}"
+    yield from _check_tokens(generation, rounds)
+    yield from _check_times(forest, span)
+    for each in rounds:
+        yield from _check_stages(forest, each, generation["drafter"] is not None)
+    for below in forest.spans:
+        if any(name.startswith(_USAGE) for name in below.attributes) and span in forest.ancestors(below):
+            yield below, "usage belongs to the generation alone"
+    if generation["finish_reason"] is not None:
+        yield from _check_prefill(span, [child for child in children if child.name == PREFILL])
+        yield from _check_end(generation, rounds)
+
+
+def _check_tokens(generation: Facts, rounds: list[Facts]) -> Iterator[Fault]:
+    committed = 0
+    for place, each in enumerate(rounds):
+        if each["index"] != place:
+            yield each.span, f"index is {each['index']}, but it is round {place} in time"
+        is_last = place == len(rounds) - 1
+        for fault in (*_check_counts(each, is_last), *_check_lengths(generation, each, committed)):
+            yield each.span, fault
+        committed += each["committed"]
+
+
+def _check_counts(each: Facts, is_last: bool) -> Iterator[str]:
+    outcome, proposed, accepted, cut = (each[name] for name in ("outcome", "proposed", "accepted", "cut"))
+    wanted = accepted + (outcome in COMMITS_ONE_MORE)
+    if each["committed"] != wanted:
+        yield f"committed is {each['committed']}, but {accepted} accepted and a {outcome} make {wanted}"
+    if accepted + cut > proposed:
+        yield f"{accepted} accepted and {cut} cut are more than {proposed} proposed"
+    if proposed > each["requested"]:
+        yield f"{proposed} proposed are more than {each['requested']} requested"
+    holds = {
+        "correction": accepted < proposed,
+        "bonus": 0 < accepted == proposed,
+        "step": proposed == 0,
+        "stop": accepted > 0,
+    }
+    if not holds.get(outcome, True):
+        yield f"a {outcome} does not go with {accepted} accepted of {proposed} proposed"
+    if cut and outcome in COMMITS_ONE_MORE:
+        yield f"{cut} cut, but a {outcome} ends no output"
+    if not is_last and (outcome not in COMMITS_ONE_MORE or each["stop_kind"] is not None):
+        yield f"the output ended here ({each['stop_kind'] or outcome}), but rounds follow"
+
+
+def _check_lengths(generation: Facts, each: Facts, committed: int) -> Iterator[str]:
+    """`committed`: tokens of the output before this round."""
+    if each["outcome"] not in _JUDGED:
+        return
+    speculative = generation["drafter"] is not None
+    budget = generation["max_tokens"] - committed
+    requested = min(generation["draft_length"], budget - 1) if speculative else 0
+    # A round that would cross the point from which K/V are quantised is kept short of it.
+    shortened = generation["kv_bits"] is not None and each["requested"] < requested
+    if each["requested"] != requested and not shortened:
+        yield f"requested is {each['requested']}, but {budget} tokens were left: {requested}"
+    if each["width"] != each["proposed"] + 1:
+        yield f"width is {each['width']}, but {each['proposed']} proposed make {each['proposed'] + 1}"
+    held = generation["prompt_tokens"] + committed + each["committed"] - 1
+    # Pipelined decoding may have launched the next step.
+    ahead = 1 if generation["pipelined"] else 0
+    if not held <= each["cache_length"] <= held + ahead:
+        yield f"cache_length is {each['cache_length']}, but the history less its last token is {held}"
+    if each["drafter_length"] is not None and each["drafter_length"] > held:
+        yield f"drafter_length is {each['drafter_length']}, but the history less its last token is {held}"
+
+
+def _check_times(forest: Forest, span: Span) -> Iterator[Fault]:
+    """Prefill and rounds inside the generation, and one after the other."""
+    children = forest.children(span)
+    yield from _check_inside(span, children)
+    for before, after in pairwise(children):
+        if before.end_unix_ns is not None and after.start_unix_ns < before.end_unix_ns:
+            yield after, f"starts {say_ns(before.end_unix_ns - after.start_unix_ns)} before {before.name!r} ends"
+
+
+def _check_inside(span: Span, children: Iterable[Span]) -> Iterator[Fault]:
+    for child in children:
+        if child.end_unix_ns is None or span.end_unix_ns is None:
+            yield (child if child.end_unix_ns is None else span), "has not ended"
+        elif not span.start_unix_ns <= child.start_unix_ns <= child.end_unix_ns <= span.end_unix_ns:
+            yield child, f"is not inside {span.name!r}"
+
+
+def _check_stages(forest: Forest, each: Facts, speculative: bool) -> Iterator[Fault]:
+    stages = forest.children(each.span)
+    yield from _check_inside(each.span, stages)
+    for before, after in pairwise(stages):
+        if before.end_unix_ns is not None and after.start_unix_ns < before.end_unix_ns:
+            yield after, f"starts before {before.name!r} ends"
+    wanted = [ROUND_STAGES[stage] for stage in (STAGES if speculative else _ORDINARY_STAGES)]
+    found = [stage.name for stage in stages]
+    if each["outcome"] in _JUDGED and found != wanted:
+        yield each.span, f"its stages are {', '.join(found) or 'none'}, wanted {', '.join(wanted)}"
+
+
+def _check_prefill(span: Span, prefills: list[Span]) -> Iterator[Fault]:
+    if len(prefills) != 1:
+        yield span, f"has {len(prefills)} prefills"
+    for each in prefills:
+        if each.start_unix_ns > span.start_unix_ns:
+            yield each, f"starts {say_ns(each.start_unix_ns - span.start_unix_ns)} after {span.name!r}"
+
+
+def _check_end(generation: Facts, rounds: list[Facts]) -> Iterator[Fault]:
+    span, committed = generation.span, sum(each["committed"] for each in rounds)
+    if generation["n_rounds"] != len(rounds):
+        yield span, f"says {generation['n_rounds']} rounds, and has {len(rounds)}"
+    if generation["n_committed"] != committed:
+        yield span, f"says {generation['n_committed']} tokens of output, and its rounds committed {committed}"
+    if committed > generation["max_tokens"]:
+        yield span, f"its rounds committed {committed} tokens, and {generation['max_tokens']} is the limit"
+    if generation["finish_reason"] == "length" and committed < generation["max_tokens"]:
+        yield span, f"ended at its limit of {generation['max_tokens']} tokens with {committed}"
+    spent = sum(each.span.duration_ns or 0 for each in rounds)
+    if generation["decode_ns"] != spent + generation["unaccounted_ns"]:
+        whole = spent + generation["unaccounted_ns"]
+        yield span, f"decoding took {generation['decode_ns']} ns, its rounds and what is unaccounted {whole} ns"

@@ -1,0 +1,243 @@
+"""`roundscope export` and `import`: to a receiver, to files, and back; resumable, and counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from telemetry.spans import build_spans
+from tests.runtime.commands import call
+from tests.telemetry.receivers import Receiver, receiving
+from tests.telemetry.stores import generation, generation_end, rounds, run, whole_generation
+from tests.telemetry.traces import IDS, every_kind, write_store
+
+N_SPANS = len(list(build_spans(every_kind())))
+NOTHING = {
+    "sent": 0,
+    "refused": 0,
+    "failed": 0,
+    "reasons": {},
+    "generations_already_there": 0,
+    "generations_not_sampled": 0,
+    "generations_still_open": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.3")
+    monkeypatch.delenv("TRACEPARENT", raising=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with a generation of each kind."""
+    write_store(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def _export(capsys: pytest.CaptureFixture[str], store: Path, *arguments: str | Path) -> tuple[int, dict[str, Any], str]:
+    code, out, err = call(capsys, "export", *arguments, "--store", store, "--json")
+    return code, json.loads(out) if out else {}, err
+
+
+def _ids(receiver: Receiver) -> list[str]:
+    return [span.span_id.hex() for span in receiver.spans]
+
+
+def test_everything_is_sent_once(capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    with receiving() as receiver:
+        assert _export(capsys, store, "--otlp", receiver.endpoint) == (0, {**NOTHING, "sent": N_SPANS}, "")
+        again = _export(capsys, store, "--otlp", receiver.endpoint)
+        assert again == (0, {**NOTHING, "generations_already_there": 10}, "")
+    assert sorted(_ids(receiver)) == sorted(span.span_id for span in build_spans(every_kind()))
+
+
+def test_what_came_later_is_sent_later(capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    with receiving() as receiver:
+        _export(capsys, store, "--otlp", receiver.endpoint)
+        write_store(store, [generation(IDS[10], run_id=None), generation_end(IDS[10])], "b")
+        assert _export(capsys, store, "--otlp", receiver.endpoint)[1] == {
+            **NOTHING,
+            "sent": 2,
+            "generations_already_there": 10,
+        }
+
+
+def test_one_run_only(capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    write_store(store, [*whole_generation(IDS[10]), run("run-2")], "b")
+    other = [generation("f" * 32, run_id="run-2"), generation_end("f" * 32, finish_reason="cancelled")]
+    write_store(store, other, "c")
+    with receiving() as receiver:
+        assert _export(capsys, store, "--otlp", receiver.endpoint, "--run", "run-2")[1]["sent"] == 2
+    assert {span.trace_id.hex() for span in receiver.spans} == {"f" * 32}
+
+
+@pytest.mark.parametrize(
+    ("settings", "column", "reason"),
+    [
+        ({"status": 500}, "failed", "the receiver answers 500"),
+        ({"status": 503}, "failed", "the receiver answers 503"),
+        ({"status": 401}, "refused", "the receiver answers 401"),
+        ({"holds": True}, "failed", "the receiver cannot be reached, or does not answer in time"),
+    ],
+    ids=["500", "503", "401", "slow"],
+)
+def test_what_is_not_taken_is_counted_and_sent_again(
+    capsys: pytest.CaptureFixture[str], store: Path, settings: dict[str, Any], column: str, reason: str
+) -> None:
+    with receiving(**settings) as receiver:
+        code, counts, err = _export(capsys, store, "--otlp", receiver.endpoint)
+        assert (code, counts[column], counts["sent"]) == (1, N_SPANS, 0)
+        assert list(counts["reasons"]) == [reason]
+        assert f"{N_SPANS} spans were not taken; the same command tries them again" in err
+        receiver.status, receiver.holds = 200, False
+        receiver.requests.clear()
+        assert _export(capsys, store, "--otlp", receiver.endpoint)[:2] == (0, {**NOTHING, "sent": N_SPANS})
+
+
+def test_a_receiver_that_is_down(capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    with receiving() as receiver:
+        pass
+    code, counts, _ = _export(capsys, store, "--otlp", receiver.endpoint)
+    assert (code, counts["failed"]) == (1, N_SPANS)
+
+
+def test_it_goes_on_where_it_was_broken_off(capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    with receiving(statuses=[200, 200, 500]) as receiver:
+        _, first, _ = _export(capsys, store, "--otlp", receiver.endpoint)
+        _, second, _ = _export(capsys, store, "--otlp", receiver.endpoint)
+    assert (first["sent"] + second["sent"], first["sent"] + first["failed"]) == (N_SPANS, N_SPANS)
+    assert second["generations_already_there"] == 2
+    assert len(_ids(receiver)) == len(set(_ids(receiver))) == N_SPANS
+
+
+def test_a_partial_success_is_counted(capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    with receiving(rejects=1) as receiver:
+        code, counts, _ = _export(capsys, store, "--otlp", receiver.endpoint)
+        assert (code, counts["sent"], counts["refused"]) == (1, N_SPANS - 10, 10)
+        assert counts["reasons"] == {"too many": 10}
+        assert _export(capsys, store, "--otlp", receiver.endpoint)[1] == {**NOTHING, "generations_already_there": 10}
+
+
+def test_unsampled_traces_and_open_generations_stay_here(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    unsampled = [generation(IDS[0], trace_id="a" * 32, sampled=False, run_id=None), generation_end(IDS[0])]
+    write_store(tmp_path, unsampled)
+    with receiving() as receiver:
+        assert _export(capsys, tmp_path, "--otlp", receiver.endpoint)[1] == {**NOTHING, "generations_not_sampled": 1}
+
+
+def test_for_people(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:
+    code, out, err = call(capsys, "export", "--otlp-json", tmp_path / "f.json", "--store", store)
+    assert (code, err) == (0, "")
+    assert out == (
+        f"spans: {N_SPANS} sent, 0 refused by the receiver, 0 not delivered\n"
+        "generations: 0 were there already, 0 are of traces that are not sampled, 0 are not over yet\n"
+    )
+
+
+@pytest.mark.parametrize("destinations", [[], ["--otlp", "http://127.0.0.1:1", "--parquet", "d"]], ids=["none", "two"])
+def test_one_destination_is_needed(capsys: pytest.CaptureFixture[str], store: Path, destinations: list[str]) -> None:
+    code, _, err = call(capsys, "export", *destinations, "--store", store)
+    assert (code, err) == (2, "error: name one destination: --otlp, --otlp-json FILE or --parquet DIR\n")
+
+
+def test_two_exports_to_one_place_at_once_are_refused(capsys: pytest.CaptureFixture[str], store: Path) -> None:
+    from telemetry.ledger import Ledger
+
+    with Ledger(store, "http://127.0.0.1:1/v1/traces"):
+        code, _, err = call(capsys, "export", "--otlp", "http://user:word@127.0.0.1:1", "--store", store)
+    assert (code, err) == (
+        1,
+        "error: another export to http://127.0.0.1:1/v1/traces is going on; wait until it has ended\n",
+    )
+
+
+def test_there_and_back_again(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    assert _export(capsys, store, "--otlp-json", file)[1]["sent"] == N_SPANS
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 10 taken, 0 were there already\n", "")
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 0 taken, 10 were there already\n", "")
+    for table in ("generations", "rounds", "ncm_generations", "levels"):
+        sql = f"FROM {table} SELECT * EXCLUDE (journal) ORDER BY ALL"
+        first, second = (call(capsys, "sql", sql, "--store", place, "--json") for place in (store, other))
+        assert first == second
+        assert json.loads(first[1])
+    again = tmp_path / "again.otlp.json"
+    _export(capsys, other, "--otlp-json", again)
+    assert sorted(_spans(again), key=str) == sorted(_spans(file), key=str)
+
+
+def _spans(file: Path) -> list[Any]:
+    return [
+        span
+        for line in file.read_text().splitlines()
+        for resource in json.loads(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+
+
+def test_a_file_is_appended_to_and_a_new_one_is_whole(
+    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "spans.otlp.json"
+    _export(capsys, store, "--otlp-json", file)
+    write_store(store, [generation(IDS[10], run_id=None), generation_end(IDS[10])], "b")
+    assert _export(capsys, store, "--otlp-json", file)[1]["sent"] == 2
+    assert len(_spans(file)) == N_SPANS + 2
+    file.unlink()
+    assert _export(capsys, store, "--otlp-json", file)[1]["sent"] == N_SPANS + 2
+
+
+def test_what_is_foreign_or_malformed_is_refused_with_its_reason(
+    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    _export(capsys, store, "--otlp-json", file)
+    foreign = {"traceId": "a" * 32, "spanId": "b" * 16, "name": "GET /", "startTimeUnixNano": "1"}
+    broken = {**foreign, "spanId": "b"}
+    with file.open("a") as out:
+        out.write(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [foreign, broken]}]}]}) + "\n")
+    code, out_text, err = call(capsys, "import", file, "--store", other, "--json")
+    assert (code, json.loads(out_text)) == (
+        1,
+        {
+            "generations": 10,
+            "generations_already_there": 0,
+            "spans_refused": {"line 11: a malformed span: 'b' is no id": 1, "not a span of roundscope": 1},
+        },
+    )
+    assert "1 because: not a span of roundscope" in err
+
+
+def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = call(capsys, "import", tmp_path / "none.json", "--store", tmp_path)
+    assert code == 2
+    assert "cannot read" in err
+
+
+def test_tables_as_parquet(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    assert _export(capsys, store, "--parquet", folder)[1]["sent"] == N_SPANS
+    assert sorted(path.name for path in folder.iterdir()) == ["run=none", "run=run-1"]
+    counts = {
+        table: duckdb.sql(f"SELECT count(*) FROM '{folder}/*/{table}.parquet'").fetchall()
+        for table in ("runs", "generations", "rounds", "ncm_generations", "levels", "spans")
+    }
+    assert counts == {
+        "runs": [(1,)],
+        "generations": [(7,)],
+        "rounds": [(8,)],
+        "ncm_generations": [(3,)],
+        "levels": [(3,)],
+        "spans": [(N_SPANS,)],
+    }
+    before = (folder / "run=run-1" / "spans.parquet").stat().st_mtime_ns
+    write_store(store, [generation(IDS[10], run_id=None), *rounds(IDS[10], 1), generation_end(IDS[10])], "b")
+    assert _export(capsys, store, "--parquet", folder)[1] == {**NOTHING, "sent": 7, "generations_already_there": 10}
+    assert (folder / "run=run-1" / "spans.parquet").stat().st_mtime_ns == before

@@ -1,0 +1,59 @@
+"""Records of every kind of generation that spans have to tell apart, for tests of spans on their ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from telemetry.records import Record
+from tests.telemetry.coarse import levels, ncm, whole_ncm
+from tests.telemetry.stores import (
+    comparison,
+    generation,
+    generation_end,
+    header,
+    rounds,
+    run,
+    run_end,
+    whole_generation,
+    write_lines,
+)
+
+IDS = [f"{n:032x}" for n in range(1, 12)]
+CALLER = {"trace_id": "c" * 32, "parent_span_id": "d" * 16, "sampled": True}
+
+
+def every_kind() -> list[Record]:
+    """One generation of each kind, all over, and all of them sampled."""
+    plain, ordinary, failed, cancelled, child, ranked, aborted, coarse, coarse_child, dead = IDS[:10]
+    diverged = comparison(ranked, pair_id=ordinary, equal=False, diverged_at=3, top2_gap=0.25, near_tie=False)
+    return [
+        run(),
+        generation(ordinary, drafter=None, draft_length=0, pipelined=True),
+        *rounds(ordinary, 1, proposed=0, accepted=0, committed=1, outcome="step", draft_basis=None, draft_ns=0),
+        generation_end(ordinary, n_rounds=1, n_committed=1),
+        *whole_generation(plain),
+        generation(failed, kv_bits=4),
+        *rounds(
+            failed, 2, outcome="error", accepted=0, committed=0, cut=4, t_round_ns=99, rewind_ns=5, rewind_basis="host"
+        ),
+        generation_end(failed, finish_reason="error", error_type="DrafterError", ttft_ns=None),
+        generation(cancelled, run_id=None, class_=None, prompt_id=None),
+        generation_end(cancelled, finish_reason="cancelled", error_type="KeyboardInterrupt", ttft_ns=None),
+        generation(child, run_id=None, **CALLER),
+        generation_end(child, ttft_ns=123_456_789),
+        generation(ranked, rank=1, **CALLER),
+        generation_end(ranked),
+        diverged,
+        generation(aborted),
+        *rounds(aborted, 2),
+        *whole_ncm(coarse),
+        ncm(coarse_child, run_id="run-1", **CALLER),
+        ncm(dead),
+        *levels(dead, 1),
+        run_end(),
+    ]
+
+
+def write_store(store: Path, records: list[Record] | None = None, name: str = "a") -> None:
+    """A store whose journal holds these records (default: `every_kind`), and whose writer has gone."""
+    write_lines(store, [header(), *(every_kind() if records is None else records)], name)
