@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime.device import drain, read
+from runtime.device import read
 from runtime.processing import choose
 from runtime.rounds import OpenRound
 from runtime.session import Session
@@ -80,7 +80,6 @@ class Ordinary:
 
     def finish(self) -> None:
         """Wait for the device, and take the step in flight back out of the cache, or count it in."""
-        drain()
         cache = self._session.cache
         if self._in_flight is not None:
             self._in_flight = None

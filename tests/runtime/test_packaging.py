@@ -100,7 +100,7 @@ def test_an_empty_store_is_no_failure_of_sql_and_a_clear_one_of_report(environme
     asked = run(environment, "roundscope", "sql", "select count(*) as n from rounds", "--store", "empty", "--csv")
     assert (asked.returncode, asked.stdout, asked.stderr) == (0, "n\n0\n", "")
     told = run(environment, "roundscope", "report", "--store", "empty")
-    assert (told.returncode, told.stdout) == (1, "")
+    assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr.startswith("error: no run is recorded in this store yet")
 
 
