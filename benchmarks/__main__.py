@@ -1,4 +1,4 @@
-"""Run benchmarks by name, or all: `python -m benchmarks [recording] [ordinary] [speculative] [stock]`."""
+"""Run benchmarks by name, or all: `python -m benchmarks [recording] [ordinary] [speculative] [caches] [stock]`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ BENCHMARKS = {
     "recording": ("benchmarks.recording", "run"),
     "ordinary": ("benchmarks.loops", "run_ordinary"),
     "speculative": ("benchmarks.loops", "run_speculative"),
+    "caches": ("benchmarks.caches", "run"),
     "stock": ("benchmarks.stock", "run"),
 }
 

@@ -20,6 +20,7 @@
 --   n_rounds_missing: rounds that ended generations had and the store lacks
 --   n_nothing_proposed: generations that were to speculate and had rounds, but never a proposal
 --   n_compared: outputs that were compared with ordinary decoding's
+--   n_attributed: of these, from the pass that measures stage shares; its durations enter no other figure
 --   n_equal: of these, with the same ids
 --   n_near_ties: of these, different from a near tie on, which rounding explains
 --   n_divergent: of these, different for no such reason
@@ -48,6 +49,7 @@ with counted as (
         coalesce(sum(greatest(n_rounds_reported - n_rounds, 0)), 0)::bigint as n_rounds_missing,
         count(*) filter (where draft_length > 0 and total_proposed = 0) as n_nothing_proposed,
         count(output) as n_compared,
+        count(output) filter (where timing = 'attributed') as n_attributed,
         count(*) filter (where output = 'equal') as n_equal,
         count(*) filter (where output = 'near tie') as n_near_ties,
         count(*) filter (where output = 'divergent') as n_divergent
@@ -105,6 +107,7 @@ select
     c.n_rounds_missing,
     c.n_nothing_proposed,
     c.n_compared,
+    c.n_attributed,
     c.n_equal,
     c.n_near_ties,
     c.n_divergent,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 
 def roundscope_version() -> str:
     """The installed version, or `unknown` where the packages are used without being installed."""
+    from importlib.metadata import PackageNotFoundError, version  # takes as long to import as all the rest here
+
     try:
         return version("roundscope")
     except PackageNotFoundError:

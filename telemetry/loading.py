@@ -73,6 +73,19 @@ def load_journals(con: duckdb.DuckDBPyConnection, folder: Path) -> LoadReport:
     return report
 
 
+def is_current(con: duckdb.DuckDBPyConnection, folder: Path) -> bool:
+    """Whether the tables have all that the journals in `folder` hold; nothing is changed."""
+    known = _fetch_known(con)
+    try:
+        # Sizes first: a journal that has grown need not be read to know.
+        if any(path.name not in known or path.stat().st_size != known[path.name].bytes_read for path in _find(folder)):
+            return False
+        notes: list[str] = []
+        return next(_read_all(folder, known, notes), None) is None and not notes
+    except (Replaced, OSError):
+        return False
+
+
 def _sum_up(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
     sums = ", ".join(f"coalesce(sum({name}), 0)::bigint" for name in _COUNTS)
     [row] = con.execute(f"SELECT {sums} FROM journals").fetchall()
@@ -134,8 +147,12 @@ def _fetch_known(con: duckdb.DuckDBPyConnection) -> dict[str, JournalRow]:
     return {row[0]: JournalRow(**dict(zip(names, row, strict=True))) for row in rows}
 
 
+def _find(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+
+
 def _read_all(folder: Path, known: dict[str, JournalRow], notes: list[str]) -> Iterator[Batch]:
-    for path in sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file()):
+    for path in _find(folder):
         try:
             yield from read_journal(path, known.pop(path.name, None))
         except TooNew as error:

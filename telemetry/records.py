@@ -202,7 +202,9 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     syncs: Annotated[Count, about("device synchronisations")]
     cache_length: Annotated[Count, about("positions the target's cache holds afterwards", "positions")]
     trim_way: Annotated[Way, about("how rejected positions left the target's cache")]
-    replayed: Annotated[Count, about("accepted positions fed again after a snapshot was put back", "positions")]
+    replayed: Annotated[
+        Count, about("accepted positions fed again in this round, after a snapshot took them back", "positions")
+    ]
     rewind_way: Annotated[Way, about("how the drafter came back to the committed history")]
     draft_ns: Annotated[Count, about("drafting", "ns")]
     verify_ns: Annotated[Count, about("verification's forward", "ns")]

@@ -19,7 +19,7 @@ import duckdb
 
 from telemetry.errors import RoundscopeError, UsageError
 from telemetry.journal import FOLDER
-from telemetry.loading import LoadReport, load_journals
+from telemetry.loading import LoadReport, is_current, load_journals
 from telemetry.schema import create_schema, has_schema
 
 __all__ = ["DATABASE", "Connected", "LoadReport", "StoreBusy", "StoreUnwritable", "connect", "load", "restrict"]
@@ -86,7 +86,8 @@ def load(store: Path, prepare: Prepare | None = None, *, patience_s: float = PAT
 def connect(store: Path, prepare: Prepare | None = None, *, patience_s: float = PATIENCE_S) -> Iterator[Connected]:
     """The store's tables, up to date, read-only; in memory, with a note that says why, if the database cannot be had.
 
-    `prepare` is run on the tables when they are up to date, while they can be written. UsageError: there is no store.
+    `prepare` is run on the tables when they are up to date: where nothing is new first on the database read-only, and
+    where it fails there, or something is new, while they can be written. UsageError: there is no store.
     """
     _require(store)
     if not (store / DATABASE).exists() and not (store / FOLDER).exists():
@@ -136,10 +137,36 @@ def _load_file(path: Path, store: Path, prepare: Prepare | None, patience_s: flo
 
 
 def _connect_file(store: Path, prepare: Prepare | None, patience_s: float) -> Connected:
-    report = load(store, prepare, patience_s=patience_s)
-    con = _open(store / DATABASE, patience_s, read_only=True)
+    notes: tuple[str, ...] = ()
+    con = _open_current(store, prepare)
+    if con is None:
+        notes = tuple(load(store, prepare, patience_s=patience_s).notes)
+        con = _open(store / DATABASE, patience_s, read_only=True)
     con.execute("SET TimeZone = 'UTC'")
-    return Connected(con, "database", tuple(report.notes))
+    return Connected(con, "database", notes)
+
+
+def _open_current(store: Path, prepare: Prepare | None) -> duckdb.DuckDBPyConnection | None:
+    """The database read-only if the journals hold nothing new and `prepare` has nothing to write; None if they may.
+
+    It saves opening the file twice, and what many do at once.
+    """
+    path = store / DATABASE
+    if not path.exists():
+        return None
+    try:
+        con = duckdb.connect(str(path), read_only=True, config=_CONFIG)
+    except duckdb.Error:  # `load` waits, explains and repairs
+        return None
+    try:
+        if has_schema(con) and is_current(con, store / FOLDER):
+            if prepare is not None:
+                prepare(con)
+            return con
+    except duckdb.Error:
+        pass
+    con.close()
+    return None
 
 
 def _connect_memory(store: Path, prepare: Prepare | None, note: str) -> Connected:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dashboards.report.rows import POOLED, Row
+from dashboards.report.sentences import say_count
 
 _MISSING = {
     "n_cancelled": "{} cancelled",
@@ -26,11 +27,13 @@ def say_completeness(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
     """Lines about the rows of `completeness`, each with whether it is a warning."""
     run = next(row for row in rows if row["arm"] == POOLED)
     warm_up = f" ({run['n_warm_up']:,} for warm-up)" if run["n_warm_up"] else ""
-    yield f"Recorded: {run['n_generations']:,} generations{warm_up} with {run['n_rounds']:,} rounds.", False
+    recorded = f"{say_count(run['n_generations'], 'generation')}{warm_up} with {say_count(run['n_rounds'], 'round')}"
+    yield f"Recorded: {recorded}.", False
     if run["n_running"]:
-        yield f"Still running: {run['n_running']:,} generations; the figures are those of what has ended.", False
+        running = say_count(run["n_running"], "generation")
+        yield f"Still running: {running}; the figures are those of what has ended.", False
     if missing := _list(run, _MISSING):
-        yield f"Left out of the figures: generations {missing}.", True
+        yield f"Generations left out of the figures: {missing}.", True
     if lost := _list(run, _LOST):
         yield f"Not in the record: {lost}.", True
     yield from _say_equality(run)
@@ -39,7 +42,8 @@ def say_completeness(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
 def _say_equality(run: Row) -> Iterator[tuple[str, bool]]:
     if not run["n_compared"]:
         return
-    said = f"Outputs: {run['n_equal']:,} of {run['n_compared']:,} are ordinary decoding's, token for token"
+    timed = f", the {run['n_attributed']:,} of the stage timing among them," if run["n_attributed"] else ""
+    said = f"Outputs: {run['n_equal']:,} of {run['n_compared']:,}{timed} are ordinary decoding's, token for token"
     if run["n_near_ties"]:
         said += f"; {run['n_near_ties']:,} differ from a near tie on, which rounding explains"
     yield f"{said}.", False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from telemetry.errors import RoundscopeError, UsageError
+from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -48,7 +48,7 @@ def list_runs(con: DuckDBPyConnection, run_id: str | None = None) -> list[RunSum
 def resolve_run(con: DuckDBPyConnection, run_id: str | None) -> str:
     """The id of the run that is meant: by its id, by a beginning of it that no other shares, or (None) the latest.
 
-    Raises RoundscopeError if the store holds no run, UsageError, listing the latest runs, if none or several fit.
+    Raises UsageError if the store holds no run and, listing the latest runs, if none or several fit.
     """
     known = [
         name
@@ -58,7 +58,13 @@ def resolve_run(con: DuckDBPyConnection, run_id: str | None) -> str:
         ).fetchall()
     ]
     if not known:
-        raise RoundscopeError("no run is recorded in this store yet; record one: roundscope run --quick")
+        [(n_generations,)] = con.execute("select count(*) from generations").fetchall()
+        single = (
+            f" (of {n_generations:,} single generations, ask: roundscope sql 'from generations')"
+            if n_generations
+            else ""
+        )
+        raise UsageError(f"no run is recorded in this store yet{single}; record one: roundscope run --quick")
     if run_id is None:
         return str(known[0])
     fitting = [run_id] if run_id in known else [name for name in known if name.startswith(run_id)]

@@ -27,12 +27,13 @@ def say_verdict(row: Row) -> str:
     mine, ordinary = say_duration(row["seconds_per_token"]), say_duration(row["ordinary_seconds_per_token"])
     said += (
         f" (speedup {row['speedup']:.2f}, 95 % interval {row['speedup_low']:.2f} to {row['speedup_high']:.2f}, "
-        f"{row['n_prompts']} prompts), {mine} a token instead of {ordinary}"
+        f"{say_count(row['n_prompts'], 'prompt')}), {mine} a token instead of {ordinary}"
     )
     if verdict != "pays" and row["limited_by"] not in (None, "nothing proposed"):
         said += f", limited by {row['limited_by']}"
     if row["more_prompts"] is not None:
-        said += f"; about {row['more_prompts']} more prompts like these would show that it {row['would_settle']}"
+        more = say_count(row["more_prompts"], "more prompt")
+        said += f"; about {more} like these would show that it {row['would_settle']}"
     return said
 
 
@@ -58,8 +59,10 @@ def say_arm(rows: Sequence[Row]) -> str:
 
 
 def say_break_even(row: Row) -> str | None:
-    """One row of `break_even`; None if nothing was measured."""
+    """One row of `break_even`; None if nothing was measured, or nothing was ever proposed."""
     if row["committed_per_round"] is None or row["committed_per_round_needed"] is None:
+        return None
+    if row["limited_by"] == "nothing proposed":
         return None
     said = (
         f"Break-even: it commits {row['committed_per_round']:.2f} tokens a round and needs "
@@ -74,6 +77,11 @@ def say_break_even(row: Row) -> str | None:
         f"{said}; drafting takes {say_duration(row['draft_seconds'])} "
         f"and may take {say_duration(row['draft_seconds_dearest'])}."
     )
+
+
+def say_count(n: int, noun: str, plural: str | None = None) -> str:
+    """`n` things by their name."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def say_duration(seconds: float) -> str:

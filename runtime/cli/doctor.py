@@ -59,6 +59,7 @@ def _name_facts(diagnosis: Diagnosis) -> dict[str, Any]:
 
     facts = {name.replace("_", " "): value for name, value in asdict(diagnosis.environment).items()}
     precision = facts.pop("precision")
+    facts["load1"] = None if diagnosis.environment.load1 is None else f"{diagnosis.environment.load1:.2f}"
     facts["precision variables"] = ", ".join(f"{name}={value}" for name, value in precision.items()) or "none set"
     facts["blas from"] = " ".join(filter(None, (diagnosis.blas_source, diagnosis.blas_path)))
     facts["default model"] = diagnosis.model_path or diagnosis.model_problem

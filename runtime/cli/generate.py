@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP
+from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
     from runtime.generation import Generation
@@ -26,18 +27,23 @@ Example:
 
 @click.command(epilog=EXAMPLE)
 @click.argument("prompt")
-@click.option("--model", metavar="M", help="Target: a folder or hub id. [default: SmolLM2-135M-Instruct]")
+@click.option("--model", metavar="M", help=MODEL_HELP)
 @click.option("--drafter", metavar="NAME", help="Who proposes. [default: nobody, ordinary decoding]")
-@click.option("--draft-length", type=int, default=8, show_default=True, metavar="N", help="Tokens per proposal.")
+@click.option(
+    "--draft-length",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Tokens per proposal, 1 or more. [default: {DEFAULT_LENGTHS[0]}]",
+)
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
-@click.option("--max-tokens", type=int, default=256, show_default=True, help="Limit of the output.")
+@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Limit of the output.")
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
 def command(
     prompt: str,
     model: str | None,
     drafter: str | None,
-    draft_length: int,
+    draft_length: int | None,
     draft_model: str | None,
     max_tokens: int,
     store: Path,
@@ -55,21 +61,34 @@ def command(
     from telemetry.recorder import Recorder
     from telemetry.store import StoreBusy, StoreUnwritable, load
 
+    drafter = drafter or ("assistant" if draft_model else None)
+    if drafter is None and draft_length is not None:
+        raise UsageError("--draft-length needs --drafter: without one nothing is proposed")
     if drafter is not None:
         parse(drafter)
     check_writable(store)
     text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise UsageError("the prompt is empty")
     target = load_target(model)
-    drafter = drafter or ("assistant" if draft_model else None)
     ids = _encode(target, text)
     proposer = None if drafter is None else make_drafter(drafter, target, draft_model)
+    if hasattr(proposer, "learn"):
+        raise UsageError(
+            f"the drafter {drafter} has to know ordinary decoding's output first, which only `roundscope run` tells it"
+        )
     sink = _JournalWhenNeeded(store)
     recorder = Recorder(sink, record_text=record_text)
     if proposer is None:
         generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
     else:
         generation = speculate(
-            target, proposer, ids, draft_length=draft_length, max_tokens=max_tokens, recorder=recorder
+            target,
+            proposer,
+            ids,
+            draft_length=draft_length or DEFAULT_LENGTHS[0],
+            max_tokens=max_tokens,
+            recorder=recorder,
         )
     with closing(sink), generation:
         seconds = _stream(generation)

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 import click
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Form: TypeAlias = Literal["table", "json", "csv"]
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 _HELP: dict[Form, str] = {
     "table": "A table for reading (the default).",
@@ -29,13 +28,19 @@ _NULL_SIGN = "-"
 _PIPE_WIDTH = 100_000
 
 
-def output_options(command: Command) -> Command:
-    """Give a command the options --table, --json and --csv, as its parameter `form`."""
-    options = [
-        click.option(f"--{form}", "form", flag_value=form, default="table", help=text)
-        for form, text in reversed(_HELP.items())
-    ]
-    return reduce(lambda decorated, option: option(decorated), options, command)
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options --table, --json and --csv, of which one at most, as its parameter `form`."""
+
+    @wraps(command)
+    def decorated(**given: Any) -> Any:
+        chosen = [form for form in _HELP if given.pop(f"as_{form}")]
+        if len(chosen) > 1:
+            raise click.UsageError(f"{' and '.join(f'--{form}' for form in chosen)} exclude each other")
+        return command(form=chosen[0] if chosen else "table", **given)
+
+    for form, text in reversed(_HELP.items()):
+        decorated = click.option(f"--{form}", f"as_{form}", is_flag=True, help=text)(decorated)
+    return decorated
 
 
 def write_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Form, stream: TextIO | None = None) -> None:

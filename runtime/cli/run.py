@@ -26,6 +26,7 @@ DEFAULT_DRAFTERS = ("prompt-lookup",)
 DEFAULT_LENGTHS = (8,)
 DEFAULT_TOKENS = 64
 DEFAULT_STORE = Path(".roundscope")
+MODEL_HELP = "Target: a folder or hub id as mlx-lm takes it, or a .gguf file. [default: SmolLM2-135M-Instruct]"
 
 EXAMPLE = """\b
 Examples:
@@ -36,9 +37,7 @@ Examples:
 
 
 @click.command(epilog=EXAMPLE)
-@click.option(
-    "--model", metavar="M", help="Target: a folder or hub id as mlx-lm takes it. [default: SmolLM2-135M-Instruct]"
-)
+@click.option("--model", metavar="M", help=MODEL_HELP)
 @click.option(
     "--drafter",
     "drafters",
@@ -49,16 +48,24 @@ Examples:
 @click.option(
     "--draft-length",
     "lengths",
-    type=int,
+    type=click.IntRange(min=1),
     multiple=True,
     metavar="N",
-    help="Tokens per proposal; repeatable. [default: 8]",
+    help="Tokens per proposal, 1 or more; repeatable. [default: 8]",
 )
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--prompts", type=click.Path(path_type=Path), metavar="FILE", help="Your prompts: .jsonl or .txt.")
 @click.option("--quick", is_flag=True, help="Three classes of the embedded prompts instead of all eight.")
-@click.option("--max-tokens", type=int, default=DEFAULT_TOKENS, show_default=True, help="Limit of each output.")
-@click.option("--repeats", type=int, default=1, show_default=True, help="Times every prompt is run by every arm.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), default=DEFAULT_TOKENS, show_default=True, help="Limit of each output."
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Times every prompt is run by every arm.",
+)
 @click.option(
     "--timing",
     type=click.Choice(["fused", "attributed"]),
@@ -100,6 +107,8 @@ def command(
 
     if draft_model is not None and not any(spec.partition(":")[0] == "assistant" for spec in drafters):
         drafters = (*drafters, "assistant")
+    if lengths and drafters and all(spec.partition(":")[0] == "none" for spec in drafters):
+        raise click.UsageError("the drafter `none` proposes nothing: leave --draft-length out, or name another drafter")
     request = Request(
         drafters or DEFAULT_DRAFTERS,
         lengths or DEFAULT_LENGTHS,
@@ -110,7 +119,7 @@ def command(
         seed,
         record_text,
     )
-    _check_cheaply(request, None if dry_run else store)
+    _check_cheaply(request, store)
     workload = _load_workload(prompts, quick)
     target, plan = _plan(model, request, workload)
     _print_plan(target, plan, dry_run)
@@ -125,7 +134,7 @@ def command(
         sys.exit(INTERRUPTED)
 
 
-def _check_cheaply(request: Request, store: Path | None) -> None:
+def _check_cheaply(request: Request, store: Path) -> None:
     """What can be refused before a model is loaded."""
     from runtime.drafters import ASSISTANT_NEEDS_MODEL, parse
     from telemetry.journal import check_writable
@@ -133,8 +142,7 @@ def _check_cheaply(request: Request, store: Path | None) -> None:
     for spec in request.drafters:
         if parse(spec).name == "assistant" and request.draft_model is None and "model=" not in spec:
             raise UsageError(ASSISTANT_NEEDS_MODEL)
-    if store is not None:
-        check_writable(store)
+    check_writable(store)
 
 
 def _load_workload(prompts: Path | None, quick: bool) -> Workload:
@@ -155,21 +163,30 @@ def _plan(model: str | None, request: Request, workload: Workload) -> tuple[MlxT
 
 
 def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
+    from dashboards.report.sentences import say_count
     from runtime.experiment.pace import measure_pace
+    from runtime.experiment.plan import MIN_PROMPTS
 
     pace = measure_pace(target, plan.prompts[0])
     seconds = plan.estimate_seconds(pace.seconds_per_prompt_token, pace.seconds_per_step)
     arms = ", ".join(arm.name for arm in plan.arms)
     request, workload = plan.request, plan.workload
+    models = any(hasattr(arm.drafter, "model") for arm in plan.arms)
     click.echo(
         f"target    {target.name} ({target.dtype})\n"
-        f"workload  {workload.name}: {len(plan.prompts)} prompts in {len(workload.classes)} classes\n"
+        f"workload  {workload.name}: {say_count(len(plan.prompts), 'prompt')} in "
+        f"{say_count(len(workload.classes), 'class', 'classes')}\n"
         f"arms      {arms}\n"
-        f"amount    {len(plan.arms)} arms x {len(plan.prompts)} prompts x {request.repeats} repeats, "
-        f"up to {request.max_tokens} tokens each; with warm-up and attributed pass {plan.n_generations} generations\n"
-        f"time      about {_say_duration(seconds)}; less where outputs end early or speculation pays, else more",
+        f"amount    {say_count(len(plan.arms), 'arm')} x {say_count(len(plan.prompts), 'prompt')} x "
+        f"{say_count(request.repeats, 'repeat')}, up to {say_count(request.max_tokens, 'token')} each; "
+        f"with warm-up and attributed pass {say_count(plan.n_generations, 'generation')}\n"
+        f"time      about {_say_duration(seconds)}; less where outputs end early or speculation pays, else more"
+        + (", and the draft model's work comes on top" if models else ""),
         err=not dry_run,
     )
+    if plan.too_few and request.timing == "fused":
+        short = ", ".join(f"{name} ({n})" for name, n in plan.too_few.items())
+        click.echo(f"note: a verdict takes {MIN_PROMPTS} prompts of a class; these have fewer: {short}", err=True)
 
 
 def _say_duration(seconds: float) -> str:

@@ -10,7 +10,7 @@ import click
 
 from runtime.cli.output import Form, output_options, write_rows
 from runtime.cli.run import DEFAULT_STORE
-from telemetry.errors import RoundscopeError, UsageError
+from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,7 +52,8 @@ def command(statement: str, store: Path, form: Form) -> None:
 def ask(con: duckdb.DuckDBPyConnection, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The names and rows that the last statement of `text` gives; UsageError for what is no question.
 
-    Questions are SELECT in all its forms, EXPLAIN and SET VARIABLE. Raises RoundscopeError with DuckDB's own words.
+    Questions are SELECT in all its forms, EXPLAIN and, before another, SET VARIABLE. What DuckDB cannot run is a
+    UsageError with its own words.
     """
     import duckdb
 
@@ -66,7 +67,9 @@ def ask(con: duckdb.DuckDBPyConnection, text: str) -> tuple[list[str], list[tupl
             if statement.type not in questions:
                 raise UsageError(f"{statement.type.name} is no question, and the store can only be read")
             con.execute(statement)
+        if statements[-1].type == types.SET:
+            raise UsageError("the last statement sets a variable and gives no rows; put a question after it")
         return [name for name, *_ in con.description or ()], con.fetchall()
     except duckdb.Error as error:
         words = (line for line in str(error).splitlines() if line.strip(" ^"))
-        raise RoundscopeError(f"DuckDB says: {' '.join(words)}") from error
+        raise UsageError(f"DuckDB says: {' '.join(words)}") from error

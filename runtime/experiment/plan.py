@@ -6,6 +6,7 @@ Everything that can be wrong with the request is found here, before anything is 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from telemetry.errors import Unsupported, UsageError
 from telemetry.records import Timing
 
 ORDINARY = "ordinary"
+MIN_PROMPTS = 5
+"""Prompts that a verdict takes, in a class as over all (queries/views.sql)."""
+
 ATTRIBUTED_PER_CLASS = 2
 """Prompts of each class that the attributed pass takes: enough for stage shares, which vary little between prompts."""
 
@@ -40,8 +44,10 @@ class Request:
             if value < 1:
                 raise UsageError(f"{name} is {value}; it must be 1 or more")
         for length in self.draft_lengths:
-            if length < 0:
-                raise UsageError(f"--draft-length is {length}; it must be 0 or more")
+            if length < 1:
+                raise UsageError(
+                    f"--draft-length is {length}; it must be 1 or more (drafter `none` is the loop without proposals)"
+                )
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,12 @@ class Plan:
     def learns(self) -> bool:
         """Whether ordinary's output is needed beforehand, for all prompts."""
         return any(arm.learns for arm in self.arms)
+
+    @property
+    def too_few(self) -> dict[str, int]:
+        """Classes with fewer prompts than a verdict takes, with how many they have."""
+        counted = Counter(prompt.item.class_ for prompt in self.prompts)
+        return {name: n for name, n in counted.items() if n < MIN_PROMPTS}
 
     @property
     def n_generations(self) -> int:

@@ -8,6 +8,10 @@ enter seconds per token.
 Between rounds the target's cache holds the history less its last token. That token and the proposal go
 through one forward, whose row i predicts what follows the i-th of them (a convention that leaves no token out
 and computes none twice).
+
+Where only a snapshot leads back, the accepted positions of a round with a rejection have to be fed again. They go in
+front of the next round's forward, which a few more positions hardly make dearer, instead of through one of their own;
+until then the cache is behind by them.
 """
 
 from __future__ import annotations
@@ -29,6 +33,9 @@ from telemetry.records import Basis, Timing
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
 
+MAX_BEHIND = 16
+"""Positions that the target's cache may be behind by; more are fed at once, so that no forward grows without bound."""
+
 _NOTHING = Proposal(())
 """Stands for every empty proposal: an empty array of mlx would be one of floats."""
 
@@ -46,6 +53,7 @@ class Speculative:
         self._session = session
         self._attributed = timing == "attributed"
         self._logits: Any = None
+        self._behind: list[int] = []
         self.drafter = drafter
         self.draft_length = draft_length
         self.arm = f"{drafter.name} m={draft_length}"
@@ -115,17 +123,20 @@ class Speculative:
         return proposal
 
     def _verify(self, open_round: OpenRound, proposal: Proposal, *, choose_all: bool) -> Any:
-        """The target's tokens (width,) after each position, or the logits (width, vocab) they are to be chosen from."""
+        """The target's tokens (proposed + 1,) after the last token and each proposed one, or the logits
+        (proposed + 1, vocab) they are to be chosen from.
+        """
         import mlx.core as mx
 
-        last = self._session.history[-1]
+        known = [*self._behind, self._session.history[-1]]
         self._note_snapshots()
         if isinstance(proposal.tokens, (list, tuple)):
-            ids = mx.array([last, *proposal.tokens])
+            ids = mx.array([*known, *proposal.tokens])
         else:
-            ids = mx.concatenate([mx.array([last], dtype=proposal.tokens.dtype), proposal.tokens])
-        open_round.width = open_round.proposed + 1
-        logits = self._session.forward(ids, tentative=True)
+            ids = mx.concatenate([mx.array(known, dtype=proposal.tokens.dtype), proposal.tokens])
+        open_round.replayed = len(self._behind)
+        open_round.width = len(known) + open_round.proposed
+        logits = self._session.forward(ids, tentative=True)[len(self._behind) :]
         verified = mx.argmax(logits, axis=-1) if choose_all else logits
         self._logits = logits if choose_all and self._session.rows is not None else None
         if self._attributed:
@@ -199,40 +210,61 @@ class Speculative:
         session, tokens = self._session, open_round.tokens
         open_round.skip()
         fed = [session.history[-1], *tokens][: len(tokens)]
-        excess = open_round.width - len(fed)
-        undo = session.cache.undo
+        grown, undo = open_round.width, session.cache.undo
+        excess = grown - len(self._behind) - len(fed) if grown else 0
         basis: Basis = "host"
         if excess and undo.way == "snapshot":
             open_round.trim_way = "snapshot"
-            undo.back(open_round.width)
-            basis = self._replay(open_round, fed)
-        elif excess and (fed or undo.can_trim(excess)):
-            open_round.trim_way = "trim"
-            undo.trim(excess)
-        elif excess:  # a cancelled single step that a window cannot give back: it holds the last committed token
-            fed = session.history[-1:]
-        session.settle()
-        session.cache.hold(fed)
+            undo.back(grown)
+            self._behind += fed
+            basis = self._catch_up_if_needed(open_round)
+        else:
+            if excess and (fed or undo.can_trim(excess)):
+                open_round.trim_way = "trim"
+                undo.trim(excess)
+            elif excess:  # a cancelled single step that a window cannot give back: it holds the last committed token
+                fed = session.history[-1:]
+            session.settle()
+            if grown:
+                session.cache.hold([*self._behind, *fed])
+                self._behind = []
         session.history.extend(tokens)
         open_round.cache_length = session.cache.length
         open_round.mark("trim", basis)
 
-    def _replay(self, open_round: OpenRound, fed: Sequence[int]) -> Basis:
-        """Feed the accepted positions again, in one forward, to layers that a snapshot brought back."""
+    def _catch_up_if_needed(self, open_round: OpenRound) -> Basis:
+        """Feed what the cache is behind by now where it cannot wait for the next round."""
         import mlx.core as mx
 
-        if not fed:
-            return "host"
         session = self._session
-        open_round.replayed = len(fed)
-        session.forward(mx.array(list(fed)))
+        ends = session.stop is not None or len(open_round.tokens) >= session.remaining
+        if not (ends or len(self._behind) > MAX_BEHIND or session.quantising is not None):
+            return "host"
+        open_round.replayed += len(self._behind)
+        self._catch_up()
         states = [layer.state for layer in session.cache.layers]
-        # The next round waits for it; after the last one, nobody would, and T_round would leave it out.
-        if self._attributed or session.stop is not None or len(open_round.tokens) >= session.remaining:
+        # The next round waits for it; after the last one nobody would, and T_round would leave it out.
+        if self._attributed or ends:
             barrier(states)
             return "barrier"
         mx.async_eval(states)
         return "host_launch"
+
+    def _catch_up(self) -> None:
+        """Feed the accepted positions that a snapshot took back, in one forward of their own."""
+        import mlx.core as mx
+
+        if not self._behind:
+            return
+        session = self._session
+        behind, self._behind = self._behind, []
+        session.cache.undo.begin()
+        try:
+            session.forward(mx.array(behind))
+        except BaseException:
+            session.cache.restore(session.cache.length)
+            raise
+        session.cache.hold(behind)
 
     def _rewind(self, open_round: OpenRound) -> None:
         drafter, length = self.drafter, len(self._session.history) - 1
@@ -268,5 +300,6 @@ class Speculative:
         return _in_use.get(id(self.drafter)) is self
 
     def finish(self) -> None:
-        """Wait for the device."""
+        """Bring the target's cache up to the committed history less its last token, and wait for the device."""
+        self._catch_up()
         drain()

@@ -91,7 +91,7 @@ def test_wrong_names_are_usage_errors(store: Path, capsys: pytest.CaptureFixture
 
 def test_a_store_without_a_run_fails_with_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "--store", str(tmp_path))
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "record one: roundscope run --quick" in err
 
 

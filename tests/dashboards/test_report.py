@@ -49,8 +49,6 @@ class  n verdict speedup interval  token  a round limited by
 copy   5 loses      0.87 0.83-0.90 12.00     0.00 nothing proposed
 write  5 loses      0.88 0.84-0.91 12.00     0.00 nothing proposed
 all   10 loses      0.87 0.85-0.89 12.00     0.00 nothing proposed
-Break-even: it commits 1.00 tokens a round and needs 1.15; a round takes 12.0 ms
-and may take 10.4 ms.
 
 prompt-lookup m=4 cannot be told from ordinary decoding (speedup 1.24, 95 %
 interval 0.75 to 2.05, 10 prompts), 8.40 ms a token instead of 10.4 ms, limited
@@ -65,8 +63,9 @@ Break-even: it commits 1.67 tokens a round and needs 1.34; a round takes 14.0 ms
 and may take 17.4 ms; drafting takes 1.00 ms and may take 4.42 ms.
 
 Recorded: 51 generations with 420 rounds.
-Left out of the figures: generations 1 aborted: the process died.
-Outputs: 38 of 40 are ordinary decoding's, token for token.
+Generations left out of the figures: 1 aborted: the process died.
+Outputs: 38 of 40, the 20 of the stage timing among them, are ordinary
+decoding's, token for token.
 Outputs: 2 differ from ordinary decoding's, and at no near tie: a fault.
 
 Leave it off for such a mixture: nothing pays over all classes. It does pay on
@@ -88,7 +87,7 @@ def test_a_run_without_drafters_says_so(con: duckdb.DuckDBPyConnection, show: Sh
         "No drafter was measured in this run, so there is nothing to compare ordinary\n"
         "decoding with.\n"
         "Recorded: 2 generations (1 for warm-up) with 20 rounds.\n"
-        "Still running: 1 generations; the figures are those of what has ended.\n"
+        "Still running: 1 generation; the figures are those of what has ended.\n"
     )
 
 
@@ -104,6 +103,6 @@ class n verdict speedup interval token  a round limited by
 copy  0 -             - -            -        - -
 all   0 -             - -            -        - -
 
-Recorded: 1 generations with 1 rounds.
+Recorded: 1 generation with 1 round.
 """
     )

@@ -60,12 +60,12 @@ def test_everything_that_is_missing_is_said() -> None:
     names = ["cancelled", "error", "aborted", "running", "unknown", "incomplete", "warm_up", "near_ties", "divergent"]
     lines = ["torn_lines", "rejected_lines", "waiting_lines", "lost_records", "unassigned_lines"]
     row = {f"n_{name}": i + 1 for i, name in enumerate([*names, *lines])}
-    row |= {"n_generations": 12345, "n_rounds": 1234567, "n_compared": 40, "n_equal": 23}
+    row |= {"n_generations": 12345, "n_rounds": 1234567, "n_compared": 40, "n_attributed": 12, "n_equal": 23}
     assert list(say_completeness([{"arm": "a m=4"}, {"arm": "all"} | row])) == [
         ("Recorded: 12,345 generations (7 for warm-up) with 1,234,567 rounds.", False),
         ("Still running: 4 generations; the figures are those of what has ended.", False),
         (
-            "Left out of the figures: generations 1 cancelled, 2 ended by an error, 3 aborted: the process died, "
+            "Generations left out of the figures: 1 cancelled, 2 ended by an error, 3 aborted: the process died, "
             "5 not ended as far as is known: written on another machine, 6 with rounds missing.",
             True,
         ),
@@ -76,7 +76,7 @@ def test_everything_that_is_missing_is_said() -> None:
             True,
         ),
         (
-            "Outputs: 23 of 40 are ordinary decoding's, token for token; "
+            "Outputs: 23 of 40, the 12 of the stage timing among them, are ordinary decoding's, token for token; "
             "8 differ from a near tie on, which rounding explains.",
             False,
         ),

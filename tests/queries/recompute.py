@@ -323,6 +323,7 @@ class Recomputed:
                     for g, own in zip(mine, rounds, strict=True)
                 ),
                 "n_compared": len(compared),
+                "n_attributed": sum(g["timing"] == "attributed" for g in compared),
                 "n_equal": sum(g["equal"] for g in compared),
                 "n_near_ties": sum(not g["equal"] and bool(g["near_tie"]) for g in compared),
                 "n_divergent": sum(not g["equal"] and not g["near_tie"] for g in compared),

@@ -52,7 +52,7 @@ def test_completeness_counts_what_is_there_and_what_is_not(con: duckdb.DuckDBPyC
     lines = ("n_torn_lines", "n_rejected_lines", "n_waiting_lines", "n_lost_records", "n_unassigned_lines")
     ends = dict.fromkeys(("n_cancelled", "n_error", "n_aborted", "n_running", "n_unknown"), 0)
     none = dict.fromkeys(("n_incomplete", "n_warm_up", "n_rounds_missing", "n_nothing_proposed"), 0) | dict.fromkeys(
-        ("n_compared", "n_equal", "n_near_ties", "n_divergent"), 0
+        ("n_compared", "n_attributed", "n_equal", "n_near_ties", "n_divergent"), 0
     )
     unsaid = dict.fromkeys(lines)
     assert ask(con, "completeness", "ordinary") == [
@@ -69,6 +69,7 @@ def test_completeness_counts_what_is_there_and_what_is_not(con: duckdb.DuckDBPyC
         "n_rounds_missing": 3,
         "n_nothing_proposed": 1,
         "n_compared": 3,
+        "n_attributed": 0,
         "n_equal": 1,
         "n_near_ties": 1,
         "n_divergent": 1,

@@ -14,6 +14,7 @@ from typing import Any
 from runtime.generation import Generation
 from runtime.protocols import Proposal
 from runtime.rounds import Round
+from runtime.speculative.stepper import MAX_BEHIND
 from runtime.testing import ScriptedFailure, ScriptedTarget
 
 Script = Callable[[Sequence[int]], int]
@@ -184,8 +185,10 @@ def drain_checked(
         history.extend(entry.tokens)
         rounds.append(entry)
         ahead = entry.cache_length - (len(history) - 1) if generation.finish_reason is None else 0
-        assert ahead in (0, 1)
-        generation.cache.check_integrity(ahead)
+        if ahead < 0:
+            assert (generation.cache.undo.way, -ahead <= MAX_BEHIND) == ("snapshot", True)
+        assert ahead <= 1
+        generation.cache.check_integrity(max(ahead, 0))
         check_layers(generation, history, ahead)
     assert generation.tokens == history[len(prompt) :]
     assert not generation.cache.in_use
@@ -195,14 +198,14 @@ def drain_checked(
 
 
 def check_layers(generation: Generation, history: Sequence[int], ahead: int) -> None:
-    """The target's cache holds the history less its last token, in every layer."""
+    """The target's cache holds the history less its last token, in every layer; ahead: positions more, or fewer."""
     cache = generation.cache
-    assert cache.tokens == list(history[:-1])
+    expected = list(history[: len(history) - 1 + min(ahead, 0)])
+    assert cache.tokens == expected
     if not isinstance(cache.target, ScriptedTarget):
         return
     for layer in cache.layers:
-        held = layer.tokens[: len(layer.tokens) - ahead]
-        assert held == list(history[:-1])
+        assert layer.tokens[: len(layer.tokens) - max(ahead, 0)] == expected
 
 
 def check_counts(entry: Round, draft_length: int, budget: int | None = None) -> None:
@@ -223,7 +226,7 @@ def check_counts(entry: Round, draft_length: int, budget: int | None = None) -> 
     if entry.outcome == "correction":
         assert entry.accepted < entry.proposed
     assert sum(ns for ns, _ in entry.stages.values()) <= entry.t_round_ns
-    assert entry.width in (0, entry.proposed + 1)
+    assert not entry.width or 0 <= entry.width - (entry.proposed + 1) <= entry.replayed
 
 
 def rows(records: Sequence[Any], kind: type) -> list[Any]:

@@ -76,7 +76,7 @@ def test_a_single_round_is_in_the_database_when_the_process_has_ended(tmp_path: 
     assert query(tmp_path, "select n_rounds, finish_reason from generations") == [(1, "length")]
 
 
-@pytest.mark.parametrize("text", ["", "-"])
+@pytest.mark.parametrize("text", ["", "-", " \n"])
 def test_an_empty_prompt_is_refused_and_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
@@ -93,8 +93,11 @@ def test_an_empty_prompt_is_refused_and_leaves_nothing_behind(
     [
         (("--drafter", "assistant"), 2, "--draft-model"),
         (("--drafter", "nobody"), 2, "prompt-lookup"),
-        (("--drafter", "none", "--draft-length", "-1"), 2, "draft_length is -1|--draft-length is -1"),
-        (("--max-tokens", "0"), 2, "max_tokens is 0|--max-tokens is 0"),
+        (("--drafter", "none", "--draft-length", "0"), 2, "'--draft-length': 0"),
+        (("--draft-length", "4"), 2, "--draft-length needs --drafter"),
+        (("--drafter", "oracle"), 2, "oracle .*only `roundscope run`"),
+        (("--drafter", "wrong"), 2, "wrong .*only `roundscope run`"),
+        (("--max-tokens", "0"), 2, "'--max-tokens': 0"),
         (("--drafter", "prompt-lookup"), 4, "ScriptedLayer"),
     ],
 )

@@ -81,7 +81,7 @@ def test_no_rows(form: Form, expected: str) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "form"),
-    [([], "table"), (["--table"], "table"), (["--json"], "json"), (["--csv"], "csv"), (["--csv", "--json"], "json")],
+    [([], "table"), (["--table"], "table"), (["--json"], "json"), (["--csv"], "csv")],
 )
 def test_the_options(arguments: list[str], form: str) -> None:
     @click.command()

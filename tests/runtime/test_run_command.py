@@ -80,6 +80,26 @@ def test_a_dry_run_says_its_plan_on_stdout_and_leaves_no_store(
     assert not (prompts.parent / "s").exists()
 
 
+@pytest.mark.parametrize(("n", "said"), [(4, "mine (4)"), (5, None)])
+def test_classes_too_small_for_a_verdict_are_named_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], n: int, said: str | None
+) -> None:
+    stand_in(monkeypatch)
+    prompts = write_prompts(tmp_path, TEXTS[:n], ["mine"])
+    _, _, err = run(capsys, prompts, "--dry-run")
+    notes = [line for line in err.splitlines() if line.startswith("note: ")]
+    assert notes == ([f"note: a verdict takes 5 prompts of a class; these have fewer: {said}"] if said else [])
+
+
+def test_a_dry_run_tells_of_a_store_that_cannot_be_written(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse_to_load(monkeypatch)
+    (prompts.parent / "s").write_text("a file")
+    code, out, err = run(capsys, prompts, "--dry-run")
+    assert (code, out, "--store DIR" in err) == (1, "", True)
+
+
 def test_json_is_one_document_whose_command_can_be_pasted(
     prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,7 +255,9 @@ def test_an_arm_with_another_output_is_named_not_recommended_and_fails_the_run(
     [
         (("--drafter", "nobody"), "'?nobody'?.*prompt-lookup"),
         (("--drafter", "prompt-lookup:size=3"), "has no option 'size'"),
-        (("--max-tokens", "0"), "--max-tokens is 0"),
+        (("--max-tokens", "0"), "--max-tokens"),
+        (("--draft-length", "0"), "--draft-length"),
+        (("--drafter", "none", "--draft-length", "4"), "leave --draft-length out"),
         (("--quick",), "--quick"),
     ],
 )

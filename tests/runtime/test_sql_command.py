@@ -70,6 +70,16 @@ def test_what_was_just_recorded_is_there(tmp_path: Path) -> None:
     assert sql(*count) == (0, "n\n5\n", "")
 
 
+def test_two_forms_at_once_are_refused(store: str) -> None:
+    code, out, err = sql("select 1", "--store", store, "--json", "--csv")
+    assert (code, out, "--json and --csv exclude each other" in err) == (2, "", True)
+
+
+def test_a_variable_alone_is_no_question(store: str) -> None:
+    code, out, err = sql("set variable wanted = 1", "--store", store)
+    assert (code, out, "put a question after it" in err) == (2, "", True)
+
+
 def test_a_question_from_standard_input_with_several_statements(store: str) -> None:
     text = (
         "-- which run?\nset variable wanted = 'run-1';\nfrom runs select run_id where run_id = getvariable('wanted');\n"
@@ -97,16 +107,16 @@ def test_what_counts_as_a_question(store: str, question: str, first_line: str | 
 @pytest.mark.parametrize(
     ("question", "expected"),
     [
-        ("selec 1", (1, 'error: DuckDB says: Parser Error: syntax error at or near "selec" LINE 1: selec 1\n')),
-        ("select x", (1, 'error: DuckDB says: Binder Error: Referenced column "x" was not found')),
-        ("select * from read_text('/etc/hostname')", (1, "error: DuckDB says: Permission Error: Cannot access file")),
-        ("select * from 'https://example.org/a.csv'", (1, "error: DuckDB says: Permission Error: Cannot access file")),
+        ("selec 1", (2, 'error: DuckDB says: Parser Error: syntax error at or near "selec" LINE 1: selec 1\n')),
+        ("select x", (2, 'error: DuckDB says: Binder Error: Referenced column "x" was not found')),
+        ("select * from read_text('/etc/hostname')", (2, "error: DuckDB says: Permission Error: Cannot access file")),
+        ("select * from 'https://example.org/a.csv'", (2, "error: DuckDB says: Permission Error: Cannot access file")),
         ("select 1 as a; copy rounds to 'x.csv'", (2, "error: COPY is no question, and the store can only be read\n")),
         ("delete from rounds", (2, "error: DELETE is no question, and the store can only be read\n")),
-        ("set threads = 1", (1, "error: DuckDB says: Invalid Input Error: Cannot change configuration option")),
+        ("set threads = 1", (2, "error: DuckDB says: Invalid Input Error: Cannot change configuration option")),
         (
             "with d as (delete from runs returning *) from d",
-            (1, "error: DuckDB says: Invalid Input Error: Cannot exec"),
+            (2, "error: DuckDB says: Invalid Input Error: Cannot exec"),
         ),
         ("  -- nothing", (2, "error: there is no SQL statement to run\n")),
     ],

@@ -33,6 +33,27 @@ from tests.telemetry.stores import (
 )
 
 
+def test_a_store_without_news_is_only_read(tmp_path: Path) -> None:
+    """Whatever has grown, come or gone since the last load is noticed; else the file stays as it is."""
+
+    def count() -> Any:
+        with connect(tmp_path) as connected:
+            return column(connected.con, "SELECT count(*) FROM rounds")[0]
+
+    path = write_lines(tmp_path, whole_run())
+    counts = [count()]
+    before = (tmp_path / DATABASE).stat()
+    counts.append(count())
+    after = (tmp_path / DATABASE).stat()
+    assert (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+    with open(path, "ab") as file:
+        file.write(encode(list(rounds("g1", 4))[-1]) + b"\n")
+    counts.append(count())
+    write_lines(tmp_path, [header(), generation("h"), *rounds("h", 3)], "b")
+    counts.append(count())
+    assert counts == [6, 6, 7, 10]
+
+
 def test_a_journal_becomes_rows(tmp_path: Path) -> None:
     write_lines(tmp_path, whole_run())
     report = load(tmp_path)

@@ -81,12 +81,19 @@ def test_loading_waits_for_somebody_who_is_about_to_finish(store: Path) -> None:
 
 
 def test_a_connection_inside_another_of_the_same_process(store: Path) -> None:
+    """Both read the file; where something is new, the inner one cannot write it and reads the journals."""
     with connect(store) as outer, connect(store, patience_s=0) as inner:
-        assert (outer.source, inner.source) == ("database", "memory")
-        assert inner.notes == (
-            f"{store / DATABASE} is open elsewhere in this process; the journals were read into memory instead",
-        )
-        assert dump(inner.con) == dump(outer.con)
+        assert (outer.source, inner.source) == ("database", "database")
+    with connect(store) as outer:
+        write_lines(store, [header(), generation("z"), *rounds("z", 1)], "z")
+        with connect(store, patience_s=0) as inner:
+            assert column(inner.con, "SELECT count(*) FROM rounds") == [
+                1 + column(outer.con, "SELECT count(*) FROM rounds")[0]
+            ]
+            assert (outer.source, inner.source) == ("database", "memory")
+            assert inner.notes == (
+                f"{store / DATABASE} is open elsewhere in this process; the journals were read into memory instead",
+            )
 
 
 def test_a_database_that_cannot_be_written(tmp_path: Path) -> None:

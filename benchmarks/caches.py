@@ -1,0 +1,184 @@
+"""What each kind of cache costs: beside mlx-lm's speculative loop where that is right, and a snapshot beside a trim.
+
+Random models big enough that a forward outweighs Python. The assistant is the target with noise on its weights, so that
+some of its proposals are right. mlx-lm's loop is right as long as nothing has left a window or a chunk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.ratios import Ratio, paired_ratio
+from runtime.caches import undo
+from runtime.caches.kinds import Plain, needs_snapshot
+from runtime.drafters import make
+from runtime.generate import speculate
+from runtime.targets import MlxTarget
+from telemetry.journal import Journal
+from telemetry.recorder import Recorder
+from tests.architectures import Architecture
+
+TOKENS = 48
+PROMPT_LENGTH = 64
+PROMPTS = 8
+REPEATS = 3
+DRAFT_LENGTH = 4
+NOISE = 0.03
+LIMIT = 1.03
+SNAPSHOT_LIMIT = 1.15
+WINDOW = 512
+
+_SIZES: dict[str, Any] = {
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 8192,
+    "num_hidden_layers": 6,
+}
+KINDS: dict[str, tuple[Architecture, dict[str, Any]]] = {
+    "plain": (Architecture("llama", _SIZES), {}),
+    "quantised to 8 bits": (Architecture("llama", _SIZES), {"kv_bits": 8}),
+    "rotating": (
+        Architecture(
+            "llama",
+            {**_SIZES, "layer_types": ["full_attention", "sliding_attention"] * 3, "sliding_window": WINDOW},
+        ),
+        {},
+    ),
+}
+
+
+def run() -> bool:
+    """Print a ratio for each kind of cache, then snapshot over trim; True if all keep to their limits."""
+    kept = [_compare_kind(name, *KINDS[name]) for name in KINDS]
+    return all([*kept, _compare_snapshot(*KINDS["plain"])])
+
+
+def _compare_kind(name: str, architecture: Architecture, options: dict[str, Any]) -> bool:
+    import mlx.core as mx
+    from mlx_lm.generate import speculative_generate_step
+
+    target, assistant = architecture.build(0), _disturb(architecture.build(0))
+
+    def theirs(prompt: list[int]) -> list[int]:
+        steps = speculative_generate_step(
+            mx.array(prompt),
+            target.model,
+            assistant.model,
+            num_draft_tokens=DRAFT_LENGTH,
+            max_tokens=TOKENS,
+            **options,
+        )
+        return [int(token) for token, _, _ in steps]
+
+    with _our_loop(target, assistant, options) as ours:
+        ratio = _measure(ours, theirs)
+    print(f"  {name}: time over mlx-lm's loop {ratio}; limit for the upper end {LIMIT}", flush=True)
+    return ratio.high <= LIMIT
+
+
+def _compare_snapshot(architecture: Architecture, options: dict[str, Any]) -> bool:
+    target, assistant = architecture.build(0), _disturb(architecture.build(0))
+    with _our_loop(target, assistant, options) as trimming:
+
+        def snapshotting(prompt: list[int]) -> list[int]:
+            with _forcing_snapshots():
+                return trimming(prompt)
+
+        ratio = _measure(snapshotting, trimming)
+    print(f"  snapshot: time over a trim {ratio}; limit {SNAPSHOT_LIMIT}", flush=True)
+    return ratio.value <= SNAPSHOT_LIMIT
+
+
+@contextmanager
+def _our_loop(
+    target: MlxTarget, assistant: MlxTarget, options: dict[str, Any]
+) -> Iterator[Callable[[list[int]], list[int]]]:
+    drafter = make("assistant", target, model=assistant)
+    with tempfile.TemporaryDirectory() as store, Journal(store) as journal:
+
+        def ours(prompt: list[int]) -> list[int]:
+            recorder = Recorder(journal)
+            generation = speculate(
+                target,
+                drafter,
+                prompt,
+                draft_length=DRAFT_LENGTH,
+                max_tokens=TOKENS,
+                eos=(),
+                recorder=recorder,
+                **options,
+            )
+            return generation.drain().tokens
+
+        yield ours
+
+
+class _Saving(Plain):
+    """A plain cache brought back as a recurrent state is, to weigh the two ways on one model."""
+
+    def save(self, layer: Any) -> list[Any]:
+        """Keys, values and their number."""
+        return [layer.keys, layer.values, layer.offset]
+
+    def load(self, layer: Any, saved: Sequence[Any]) -> None:
+        """Put them back."""
+        layer.keys, layer.values, layer.offset = saved
+
+
+@contextmanager
+def _forcing_snapshots() -> Iterator[None]:
+    # Patched here alone: the product takes a snapshot only where nothing else leads back.
+    saving = _Saving()
+    undo.needs_snapshot = lambda layer, *, stepwise: needs_snapshot(layer, stepwise=stepwise) if stepwise else saving
+    try:
+        yield
+    finally:
+        undo.needs_snapshot = needs_snapshot
+
+
+def _disturb(model: MlxTarget) -> MlxTarget:
+    """The model with noise on its weights."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten, tree_unflatten
+
+    named: Any = tree_flatten(model.model.parameters())
+    keys = mx.random.split(mx.random.key(1), len(named))
+    model.model.update(
+        tree_unflatten(
+            [
+                (path, array + NOISE * array.std() * mx.random.normal(array.shape, key=key))
+                for (path, array), key in zip(named, keys, strict=True)
+            ]
+        )
+    )
+    mx.eval(model.model.parameters())
+    return model
+
+
+def _measure(ours: Callable[[list[int]], list[int]], theirs: Callable[[list[int]], list[int]]) -> Ratio:
+    """The paired ratio of times over seeded prompts; the better of the repeats counts, and outputs must be equal."""
+    prompts = [[(7 * i * i + 11 * i + seed) % 8000 for i in range(PROMPT_LENGTH)] for seed in range(PROMPTS)]
+    times: dict[str, list[float]] = {"ours": [], "theirs": []}
+    loops = {"ours": ours, "theirs": theirs}
+    for loop in loops.values():
+        loop(prompts[0])
+    for index, prompt in enumerate(prompts):
+        best = dict.fromkeys(loops, float("inf"))
+        outputs: dict[str, list[int]] = {}
+        for repeat in range(REPEATS):
+            for label in sorted(loops, reverse=bool((repeat + index) % 2)):
+                start = time.perf_counter()
+                outputs[label] = loops[label](prompt)
+                best[label] = min(best[label], time.perf_counter() - start)
+        if outputs["ours"] != outputs["theirs"]:
+            print(f"  the outputs of prompt {index} differ")
+        for label in loops:
+            times[label].append(best[label])
+    return paired_ratio(times["ours"], times["theirs"])
