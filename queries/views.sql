@@ -21,6 +21,24 @@ create or replace macro t_975(df) as (
     end
 );
 
+-- The quantile of Student's t at 1 - 0.025 / 16: what t_975 is for one comparison, for the best of sixteen (Bonferroni).
+create or replace macro t_975_of_16(df) as (
+    case
+        when df < 1 then null
+        when df <= 30
+            then ([
+                203.7166909088, 17.8465902198, 8.7676328891, 6.3642854006, 5.3259203202, 4.7604316095,
+                4.4083653212, 4.1693229819, 3.9969024388, 3.8668815891, 3.7654430289, 3.6841535167,
+                3.6175847817, 3.5620894950, 3.5151287168, 3.4748818870, 3.4400102516, 3.4095077814,
+                3.3826041001, 3.3586994536, 3.3373200486, 3.3180866963, 3.3006923645, 3.2848858210,
+                3.2704595278, 3.2572405513, 3.2450836484, 3.2338659441, 3.2234827906, 3.2138445119
+            ]::double[])[df]
+        else
+            2.9551668474978343
+            + (7.190667929713 + (16.131996985035 + (27.555293853122 + 34.363041180973 / df) / df) / df) / df
+    end
+);
+
 -- Fewest prompts like these at which the interval would leave ln S = 0 out. t falls with n, so the search starts where
 -- the normal quantile would do; t never needs more than a handful beyond that. NULL where there is no effect to settle.
 create or replace macro prompts_to_settle(log_speedup, sd) as (
@@ -169,6 +187,25 @@ inner join repeats as o
     and s.repeat = o.repeat
 where o.drafter is null
 group by all;
+
+-- What every forecast says, one row per output position: how many tokens the drafter would have offered there, and how
+-- many of them would have been right. `budget` is the limit of the output, `n_out` what it came to.
+create or replace view positions as
+select
+    g.run_id,
+    f.generation_id,
+    f.spec,
+    f.longest,
+    f.prompt_tokens,
+    g.prompt_id,
+    g.class,
+    g.max_tokens as budget,
+    len(f.offered) as n_out,
+    unnest(range(len(f.offered))) as position,
+    unnest(f.offered) as n_offer,
+    unnest(f."right") as n_right
+from forecasts as f
+inner join generations as g on f.generation_id = g.generation_id;
 
 -- Where attributed rounds spend their time: one row per arm and scope. Their durations enter no other figure.
 create or replace view attributed_shares as

@@ -224,6 +224,32 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     tokens: Annotated[list[int] | None, about("the committed ids; only with --record-text")] = None
 
 
+class ForecastRecord(Struct, tag="forecast", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """What a drafter would have offered at every position of an ordinary output: counts, no tokens."""
+
+    generation_id: Annotated[str, about("ordinary generation whose output it was")]
+    spec: Annotated[str, about("drafter as the arms name it, with its options")]
+    longest: Annotated[Count, about("proposed tokens asked for at every position", "tokens")]
+    prompt_tokens: Annotated[Count, about("length of the prompt", "tokens")]
+    offered: Annotated[list[int], about("tokens offered at each output position", "tokens")]
+    right: Annotated[list[int], about("of these, leading ones that are the output's", "tokens")]
+
+
+class VerifyCostRecord(Struct, tag="verify_cost", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """What a forward of the target costs, by its width and the length of the context."""
+
+    calibration_id: Annotated[str, about("id of the measurement that all its widths and contexts share")]
+    run_id: Annotated[str | None, about("run it was made in; NULL: by `roundscope calibrate`")] = None
+    model: Annotated[str, about("name of the target")]
+    dtype: Annotated[str, about("type of the target's weights")]
+    context: Annotated[Count, about("positions in the cache before the forward", "positions")]
+    width: Annotated[Count, about("positions of the forward", "positions")]
+    n: Annotated[Count, about("times it was measured")]
+    verify_ns: Annotated[Count, about("median time from launching the forward to its tokens on the host", "ns")]
+    fastest_ns: Annotated[Count, about("shortest of these times", "ns")]
+    slowest_ns: Annotated[Count, about("longest of these times", "ns")]
+
+
 class NcmRecord(Struct, tag="ncm", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
     """A coarse-to-fine generation of a batch of samples begins."""
 
@@ -342,6 +368,8 @@ Record: TypeAlias = (
     | GenerationEnd
     | ComparisonRecord
     | RoundRecord
+    | ForecastRecord
+    | VerifyCostRecord
     | NcmRecord
     | NcmEnd
     | NcmComparison
@@ -401,6 +429,14 @@ TABLES: tuple[Table, ...] = (
             Check(f"{_STAGE_SUM} <= t_round_ns", "stages last longer than the round"),
         ),
     ),
+    Table(
+        "forecasts",
+        ("generation_id", "spec"),
+        ForecastRecord,
+        (),
+        (Check('len(offered) = len("right")', "as many positions offered as right"),),
+    ),
+    Table("verify_costs", ("calibration_id", "context", "width"), VerifyCostRecord),
     Table("ncm_generations", ("generation_id",), NcmRecord, (NcmEnd, NcmComparison)),
     Table(
         "levels",

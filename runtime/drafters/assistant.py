@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from runtime.caches import Undo, require_undo
 from runtime.caches.kinds import flatten
-from runtime.device import barrier, release_memory
+from runtime.device import barrier, read, release_memory
 from runtime.protocols import Proposal, Target
 from runtime.session import PREFILL_CHUNK
 from runtime.vocabulary import check_same
@@ -33,6 +33,7 @@ class Assistant:
 
     name = "assistant"
     prefix_consistent = True
+    pure_in_history = True
 
     def __init__(self, model: Target) -> None:
         """Raises Unsupported, naming the layers, if rejected positions cannot be taken out of the model's cache."""
@@ -75,7 +76,7 @@ class Assistant:
 
     def take_in(self, prompt: Sequence[int]) -> None:
         """Feed what the cache lacks of `prompt` less its last token, as `reset` does."""
-        if self._limit(len(prompt), 1) == 0:
+        if self.limit(len(prompt), 1) == 0:
             get_logger().warning(
                 "assistant.prompt_too_long", prompt_tokens=len(prompt), positions=self.model.max_positions
             )
@@ -91,7 +92,7 @@ class Assistant:
 
     def propose(self, history: Sequence[int], m: int) -> Proposal:
         """At most `m` tokens as one lazy array: fewer where the model's positions end."""
-        m = self._limit(len(history), m)
+        m = self.limit(len(history), m)
         if m == 0:
             return Proposal(())
         import mlx.core as mx
@@ -127,7 +128,22 @@ class Assistant:
         self._undo.restore(length)
         self.length = length
 
-    def _limit(self, history_length: int, m: int) -> int:
+    def predict(self, prompt: Sequence[int], output: Sequence[int]) -> list[int]:
+        """What it would draft first at every position of `output`, the history being right until there; resets it."""
+        import mlx.core as mx
+
+        self.reset(prompt)
+        predicted: list[int] = []
+        history = [*prompt[-1:], *output[:-1]] if self.length == len(prompt) - 1 else []
+        if self.model.max_positions is not None:
+            history = history[: self.model.max_positions - self.length]
+        for start in range(0, len(history), PREFILL_CHUNK):
+            part = self._upload(history[start : start + PREFILL_CHUNK])
+            predicted += read(mx.argmax(self._feed(part)[0, :, : self._width], axis=-1))[0]
+        self._empty()
+        return predicted + [-1] * (len(output) - len(predicted))
+
+    def limit(self, history_length: int, m: int) -> int:
         """`m`, or what can be drafted before the model's positions end (the last drafted token takes none)."""
         positions = self.model.max_positions
         return m if positions is None else max(0, min(m, positions - history_length + 1))

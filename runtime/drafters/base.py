@@ -9,6 +9,7 @@ class HostDrafter:
     """Keeps `length` by the convention of `runtime.drafters`; subclasses add `name` and `propose`."""
 
     prefix_consistent = True
+    pure_in_history = True
 
     def __init__(self) -> None:
         self.length = 0

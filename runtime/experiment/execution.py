@@ -10,9 +10,12 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
+from runtime.experiment.calibration import measure_verify_costs
 from runtime.experiment.comparison import Output, compare
+from runtime.experiment.forecast import LONGEST, can_forecast, forecast
 from runtime.experiment.plan import ORDINARY, Arm, Block, Plan, PlannedPrompt
 from runtime.experiment.signals import catch_signals
 from runtime.generate import decode, speculate
@@ -53,7 +56,9 @@ class Execution:
                 self._run_block(block, self._plan.request.timing)
             for block in self._plan.attributed:
                 self._run_block(block, "attributed")
-        gc.unfreeze()
+            gc.unfreeze()
+            if self._plan.request.timing == "fused":
+                self._forecast()
 
     def interrupt(self) -> None:
         """End the open generation after its round, and the execution with it."""
@@ -99,6 +104,31 @@ class Execution:
                 self.divergent[name] += 1
             if not record.equal:
                 _tell(record, name)
+            self._recorder.write(record)
+
+    def _forecast(self) -> None:
+        """Record what other draft lengths would have done, and what verification costs by width."""
+        drafters = {arm.spec: arm.drafter for arm in self._plan.arms if arm.drafter is not None and arm.draft_length}
+        if not drafters or self.interrupted:
+            return
+        request, prompts = self._plan.request, {prompt.item.id: prompt for prompt in self._plan.prompts}
+        longest = max(LONGEST, *request.draft_lengths)
+        for (prompt_id, repeat), ordinary in self._ordinary.items():
+            for spec, drafter in drafters.items():
+                if self.interrupted:
+                    return
+                if repeat == 0 and can_forecast(drafter):
+                    ids = prompts[prompt_id].ids
+                    self._recorder.write(forecast(drafter, spec, ids, ordinary.tokens, ordinary.generation_id, longest))
+        context = int(median(len(prompt.ids) for prompt in prompts.values())) + request.max_tokens // 2
+        costs = measure_verify_costs(
+            self._target,
+            self._plan.prompts[0].ids,
+            [context],
+            run_id=self._recorder.run_id,
+            now=self._recorder.clock.monotonic_ns,
+        )
+        for record in costs:
             self._recorder.write(record)
 
     def _generate(

@@ -52,11 +52,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of decoding. `drafter` None is ordinary decoding; arms of one spec share a drafter, reset each time."""
+    """One way of decoding. `drafter` None is ordinary decoding; arms of one `spec` share a drafter, reset each time."""
 
     name: str
     drafter: Drafter | None
     draft_length: int
+    spec: str = ""
 
     @property
     def learns(self) -> bool:
@@ -143,7 +144,7 @@ def _make_arms(request: Request, target: Target) -> list[Arm]:
         if check is not None:
             check(target)
         lengths = (0,) if drafter.name == "none" else tuple(dict.fromkeys(request.draft_lengths))
-        arms += [Arm(f"{spec} m={length}", drafter, length) for length in lengths]
+        arms += [Arm(f"{spec} m={length}", drafter, length, spec) for length in lengths]
     return arms
 
 
