@@ -1,6 +1,7 @@
 -- name: draft_length
 -- summary: what every draft length would have cost, replayed over one forecast of each ordinary output
 -- question: At what draft length would it pay, and what would a token cost then?
+-- runs: speculation
 -- variables:
 --   run_id: id of the run; default: the latest
 -- columns:

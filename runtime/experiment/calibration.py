@@ -52,7 +52,7 @@ def measure_verify_costs(
         times: dict[int, list[int]] = {width: [] for width in fitting}
         for turn in range(repeats + 1):
             for width in fitting if turn % 2 else reversed(fitting):
-                taken = _time_forward(target, cache, undo, ids, width, now)
+                taken = _time_forward(target, cache, undo, context, ids, width, now)
                 if turn:
                     times[width].append(taken)
         for width, measured in times.items():
@@ -83,11 +83,13 @@ def _take(ids: Sequence[int], start: int, end: int) -> list[int]:
     return [ids[position % len(ids)] for position in range(start, end)]
 
 
-def _time_forward(target: Target, cache: list[object], undo: Undo, ids: Sequence[int], width: int, now: Clock) -> int:
+def _time_forward(
+    target: Target, cache: list[object], undo: Undo, context: int, ids: Sequence[int], width: int, now: Clock
+) -> int:
     """Time of a forward over `width` positions up to its tokens on the host, as a round has it."""
     import mlx.core as mx
 
-    undo.begin()
+    undo.begin(context)
     drain()
     start = now()
     logits = target.forward(mx.array([_take(ids, 0, width)]), cache)
