@@ -62,6 +62,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     [
         ("report",),
         ("report", "stages", "--json"),
+        ("show", "latest"),
         ("sql", "from rounds select count(*), avg(committed), list(accepted)", "--csv"),
     ],
     ids=" ".join,

@@ -1,4 +1,4 @@
-"""`roundscope export`: what was recorded, as spans by OTLP or in files, or as Parquet files."""
+"""`roundscope export`: what was recorded, as spans by OTLP or in files, as Parquet files, or as a timeline."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ Examples:
   roundscope export --otlp http://127.0.0.1:4318
   roundscope export --otlp-json spans.otlp.json --run 20260314T101500
   roundscope export --parquet ./tables
+  roundscope export --timeline trace.json --run 20260314T101500
 """,
 )
 @otlp_option
@@ -33,20 +34,32 @@ Examples:
 @click.option(
     "--parquet", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Write tables and spans to DIR."
 )
+@click.option(
+    "--timeline",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a Chrome trace, for Perfetto or speedscope.",
+)
 @click.option("--run", "run_id", metavar="ID", help="One run only, by its id or the beginning of it. [default: all]")
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def command(
-    otlp: str | None, file: Path | None, folder: Path | None, run_id: str | None, store: Path, as_json: bool
+    otlp: str | None,
+    file: Path | None,
+    folder: Path | None,
+    timeline: Path | None,
+    run_id: str | None,
+    store: Path,
+    as_json: bool,
 ) -> None:
     """Export every generation that is over and that the destination does not have yet.
 
     What a destination has is noted in the store, so an export can be repeated at any time: it goes on where it stopped.
     A generation that still goes on, or that waits to be compared, is left for the next time. Exit code 1 if spans could
-    not be delivered or were refused; docs/spans.md says what they contain.
+    not be delivered or were refused; docs/spans.md says what they contain. A timeline is written anew each time.
     """
-    if sum(destination is not None for destination in (otlp, file, folder)) != 1:
-        raise UsageError("name one destination: --otlp, --otlp-json FILE or --parquet DIR")
+    if sum(destination is not None for destination in (otlp, file, folder, timeline)) != 1:
+        raise UsageError("name one destination: --otlp, --otlp-json FILE, --parquet DIR or --timeline FILE")
     from queries import install_views
     from telemetry.store import connect
     from telemetry.stored import Stored
@@ -55,6 +68,9 @@ def command(
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
         stored = Stored(connected.con, run_id)
+        if timeline is not None:
+            _to_timeline(connected, stored, timeline, run_id, as_json)
+            return
         if folder is not None:
             counts = _to_parquet(connected, stored, store, folder)
         elif file is not None:
@@ -92,6 +108,16 @@ def _to_parquet(connected: Connected, stored: Stored, store: Path, folder: Path)
 
     with Ledger(store, str(folder.resolve()), afresh=not folder.exists()) as ledger:
         return export_parquet(connected.con, folder, stored.read(), ledger)
+
+
+def _to_timeline(connected: Connected, stored: Stored, path: Path, run_id: str | None, as_json: bool) -> None:
+    from dashboards.timeline import find_start, write_timeline
+
+    n = write_timeline(path, stored.read(), find_start(connected.con, run_id))
+    if as_json:
+        write_document({"generations": n, "generations_still_open": stored.n_open})
+    else:
+        click.echo(f"generations: {n} on the timeline, {stored.n_open} are not over yet")
 
 
 def _say(counts: Counts, n_open: int, as_json: bool) -> None:

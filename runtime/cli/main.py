@@ -22,6 +22,7 @@ SUMMARIES = {
     "generate": "Answer one prompt, with or without a drafter, and record it.",
     "ncm": "Train and measure a generator with a prefix cache.",
     "report": "Show what was recorded: the verdict, or another query.",
+    "show": "Print a generation, a round or a level a line.",
     "sql": "Ask the recorded tables anything, read-only.",
     "analyze": "Count work and check the speculative rule, in exact numbers.",
     "export": "Send spans by OTLP, or write them to files.",

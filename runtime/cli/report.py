@@ -8,6 +8,7 @@ import click
 
 from runtime.cli.output import Form, output_options, write_rows
 from runtime.cli.run import DEFAULT_STORE
+from telemetry.errors import UsageError
 
 DEFAULT_QUERIES = {"speculation": "verdict", "ncm": "ncm_cache"}
 
@@ -19,6 +20,7 @@ Examples:
   roundscope report
   roundscope report stages --run 20260314T101500
   roundscope report verdict --json
+  roundscope report --html report.html
 """,
 )
 @click.argument("name", required=False)
@@ -26,15 +28,27 @@ Examples:
     "--run", "run_id", metavar="ID", help="Which run, by its id or the beginning of it. [default: the latest]"
 )
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts to FILE."
+)
+@click.option(
+    "--generation", metavar="ID", help="Which generation the page shows round by round. [default: a typical one]"
+)
 @output_options
-def command(name: str | None, run_id: str | None, store: Path, form: Form) -> None:
+def command(
+    name: str | None, run_id: str | None, store: Path, page: Path | None, generation: str | None, form: Form
+) -> None:
     """Show what a run found; works while it is still going on.
 
     Without NAME: what was run, whether it pays and why, whether the record is whole, and what to type next; with --json
     or --csv, the rows of `verdict`, or of `ncm_cache` for a run of `roundscope ncm run`. NAME is one of break_even,
     completeness, ncm_cache, ncm_exit, seconds_per_token, stages, survival, verdict; docs/queries.md says what their
-    columns mean.
+    columns mean. With --html the same goes into one file that needs no network, with charts, for a browser or print.
     """
+    if page is not None and (name or form != "table"):
+        raise UsageError("--html is about the whole run: leave NAME, --json and --csv out")
+    if page is None and generation is not None:
+        raise UsageError("--generation goes with --html FILE; in the terminal: roundscope show ID")
     from dashboards.report import find_kind, render_report, require_kind, resolve_run
     from queries import find, install_views, run
     from telemetry.store import connect
@@ -44,6 +58,12 @@ def command(name: str | None, run_id: str | None, store: Path, form: Form) -> No
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
         chosen = resolve_run(connected.con, run_id)
+        if page is not None:
+            from dashboards.page import render_page, write_page
+
+            write_page(page, render_page(connected.con, chosen, generation))
+            click.echo(f"wrote {page}", err=True)
+            return
         if query is None and form == "table":
             from rich.console import Console
 

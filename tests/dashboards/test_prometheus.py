@@ -26,6 +26,7 @@ from telemetry.recorder import Recorder
 from telemetry.store import connect
 from telemetry.testing import FakeClock
 from tests.conftest import ROOT, require_tool
+from tests.dashboards.test_grafana import read_expressions
 from tests.runtime.experiment.letters import make_request, make_target, make_workload
 from tests.runtime.scripted import draw
 from tests.telemetry import stores
@@ -182,6 +183,12 @@ def test_every_series_that_dashboards_ask_for_exists_after_a_run(scraped: Scrape
     paths = [path for path in DASHBOARDS.rglob("*") if path.suffix in {".yml", ".yaml", ".json"}]
     assert RULES_FILE in paths
     assert {path.name: missing for path in paths if (missing := find_names(path.read_text()) - existing)} == {}
+
+
+@pytest.mark.parametrize("where", read_expressions())
+def test_every_panel_shows_something_after_a_run(scraped: Scraped, where: str) -> None:
+    expression = read_expressions()[where].replace("$job", ".+").replace("$__rate_interval", "1m")
+    assert scraped.value(expression, "arm")
 
 
 def test_prometheus_holds_the_exemplars_traces_and_no_created_series(scraped: Scraped) -> None:

@@ -143,7 +143,10 @@ def test_for_people(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: P
 @pytest.mark.parametrize("destinations", [[], ["--otlp", "http://127.0.0.1:1", "--parquet", "d"]], ids=["none", "two"])
 def test_one_destination_is_needed(capsys: pytest.CaptureFixture[str], store: Path, destinations: list[str]) -> None:
     code, _, err = call(capsys, "export", *destinations, "--store", store)
-    assert (code, err) == (2, "error: name one destination: --otlp, --otlp-json FILE or --parquet DIR\n")
+    assert (code, err) == (
+        2,
+        "error: name one destination: --otlp, --otlp-json FILE, --parquet DIR or --timeline FILE\n",
+    )
 
 
 def test_two_exports_to_one_place_at_once_are_refused(capsys: pytest.CaptureFixture[str], store: Path) -> None:
