@@ -57,7 +57,8 @@ no-cache exit pays: 2.82 times as fast as no-cache (speedup 2.82, 95 % interval
 exit changes which outputs are selected.
 
 Recorded: 40 generations (4 for warm-up) with 114 levels.
-Codes: 18 of 18 are the uncached generator's.
+Codes: 18 of 18, the 4 of the stage timing among them, are the uncached
+generator's.
 
 Next:
   roundscope report ncm_cache --run run-1 --store 'my store'
@@ -106,8 +107,8 @@ no-cache exit has no verdict against no-cache; solved 0.0% instead of 0.0%, with
 solved. Mind that the exit changes which outputs are selected.
 
 Recorded: 40 generations (4 for warm-up) with 120 levels.
-Codes: 9 of 18 are the uncached generator's; 1 differ from a near tie on, which
-rounding explains.
+Codes: 9 of 18, the 4 of the stage timing among them, are the uncached
+generator's; 1 differ from a near tie on, which rounding explains.
 Codes: 8 differ from the uncached generator's, and at no near tie: a fault.
 """
     )

@@ -115,6 +115,7 @@ from runtime.testing import ScriptedTarget
 from telemetry.journal import Journal
 from telemetry.otlp_follower import follow
 from telemetry.recorder import Recorder
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have told its background jobs to ignore it
 store, endpoint = Path(sys.argv[1]), sys.argv[2]
 journal = Journal(store)
 follower = follow(store, journal.path, endpoint)
