@@ -20,6 +20,9 @@ SUMMARIES = {
     "generate": "Answer one prompt, with or without a drafter, and record it.",
     "report": "Show what was recorded: the verdict, or another query.",
     "sql": "Ask the recorded tables anything, read-only.",
+    "compare": "Compare two runs on the same prompts; fail where one got slower.",
+    "check": "Fail unless a run's verdict is what is required.",
+    "calibrate": "Measure what verification costs here, by width and context.",
     "doctor": "Show what this machine offers to speculation.",
 }
 INTERRUPTED = 130

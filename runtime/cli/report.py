@@ -29,8 +29,10 @@ def command(name: str | None, run_id: str | None, store: Path, form: Form) -> No
     """Show what a run found; works while it is still going on.
 
     Without NAME: what was run, whether each arm pays and why, whether the record is whole, and what to type next; with
-    --json or --csv, the rows of `verdict`. NAME is one of break_even, completeness, seconds_per_token, stages,
-    survival, verdict; docs/queries.md says what their columns mean.
+    --json or --csv, the rows of `verdict`. NAME is one of baseline_drift, break_even,
+    break_even_surface, compare, completeness, context_growth, draft_length, history, memory, seconds_per_token,
+    slowest_rounds, stages, survival, trim_and_rewind, verdict, verify_cost, where_time_goes; docs/queries.md says what
+    their columns mean.
     """
     from dashboards.report import render_report, resolve_run
     from queries import find, install_views, run
@@ -46,5 +48,6 @@ def command(name: str | None, run_id: str | None, store: Path, form: Form) -> No
 
             render_report(connected.con, chosen, Console(), None if store == DEFAULT_STORE else str(store))
         else:
-            result = run(connected.con, query.name, run_id=chosen)
+            latest = "run_id" if any(variable.name == "run_id" for variable in query.variables) else "run_b"
+            result = run(connected.con, query.name, **{latest: chosen})
             write_rows(result.columns, result.rows, form)

@@ -1,7 +1,7 @@
 """What would a drafter have offered at every position of an output, and how much of it would have been right?
 
 One pass over ordinary decoding's output answers that for every draft length at once, without running any: a proposal
-that is a function of the history, and whose beginning does not depend on how much is asked for, commits at each position
+that is a function of the history, and whose beginning does not depend on how much is asked for, commits at every place
 as many tokens as it shares with the output there. `queries/draft_length.sql` replays rounds over these counts.
 """
 

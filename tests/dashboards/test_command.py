@@ -14,7 +14,15 @@ import queries
 from runtime.cli.main import main
 from runtime.cli.report import command
 from telemetry.journal import Journal
-from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord, RunEnd, RunRecord
+from telemetry.records import (
+    ComparisonRecord,
+    GenerationEnd,
+    GenerationRecord,
+    RoundRecord,
+    RunEnd,
+    RunRecord,
+    VerifyCostRecord,
+)
 from tests.queries.simulate import Simulation
 
 
@@ -31,6 +39,8 @@ def record(store: Path, simulation: Simulation) -> None:
             if generation["equal"] is not None:
                 pair = {"generation_id": generation["generation_id"], "pair_id": "0" * 32, "equal": True}
                 journal.write(msgspec.convert(pair, ComparisonRecord))
+        for cost in simulation.verify_costs():
+            journal.write(msgspec.convert(cost, VerifyCostRecord))
         journal.write(msgspec.convert(run, RunEnd))
 
 

@@ -12,6 +12,7 @@ from telemetry.store import DATABASE, load
 from tests.conftest import ROOT
 from tests.dashboards.test_command import record
 from tests.queries.simulate import Simulation
+from tests.queries.test_recomputed import ONE_RUN
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store / DATABASE
 
 
-@pytest.mark.parametrize("name", queries.names())
+@pytest.mark.parametrize("name", ONE_RUN)
 def test_a_file_runs_unchanged(database: Path, name: str) -> None:
     text = (ROOT / "queries" / f"{name}.sql").read_text(encoding="utf-8")
     with duckdb.connect(database, read_only=True) as con:
@@ -36,3 +37,15 @@ def test_a_file_runs_unchanged(database: Path, name: str) -> None:
     for rows, wanted in zip((latest, first), expected, strict=True):
         assert rows
         assert rows == [tuple(pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for v in row) for row in wanted]
+
+
+def test_two_runs_are_compared_by_the_file_as_it_stands(database: Path) -> None:
+    text = (ROOT / "queries" / "compare.sql").read_text(encoding="utf-8")
+    with duckdb.connect(database, read_only=True) as con:
+        latest = con.execute(text).fetchall()
+        con.execute("set variable run_a = 'run-2'")
+        con.execute("set variable run_b = 'run-1'")
+        swapped = con.execute(text).fetchall()
+    assert {row[:2] for row in latest} == {("run-1", "run-2")}
+    assert {row[:2] for row in swapped} == {("run-2", "run-1")}
+    assert [row[7] for row in swapped] == [pytest.approx(1 / row[7], rel=1e-9) for row in latest]

@@ -116,7 +116,7 @@ def test_a_seed_may_be_negative_and_nothing_else_is_unchecked() -> None:
         for column in layout.columns
         if column.sql_type == "BIGINT" and not column.is_count
     ]
-    assert unchecked == [("runs", "seed")]
+    assert unchecked == [("runs", "seed"), ("ncm_generations", "seed")]
 
 
 def test_finish_reason_also_says_what_became_of_open_generations() -> None:
