@@ -9,7 +9,7 @@
 --   drafter: drafter with its options, as the arms name it
 --   class: class of the prompts; 'all': all classes
 --   m: draft length; 0: ordinary decoding [tokens]
---   n_prompts: prompts whose ordinary output was forecast
+--   n_prompts: prompts whose ordinary output was forecast; 0: the drafter was not, and `note` says why
 --   predicted_rounds: rounds at this draft length, replayed exactly
 --   measured_rounds: rounds of the arm that ran at it, on the same prompts, first repeat; NULL: none did
 --   predicted_proposed: tokens proposed in the replayed rounds [tokens]
@@ -20,106 +20,114 @@
 --   measured_seconds_per_token: of the arm that ran at it [s]
 --   ordinary_seconds_per_token: ordinary decoding's on the same prompts [s]
 --   predicted_speedup: ordinary's over the predicted
---   predicted_speedup_low: lower end of its 95 % interval over prompts, widened for picking the best of 16 draft lengths
+--   predicted_speedup_low: lower end of its 95 % interval over prompts, widened for picking the best of 16 lengths
 --   predicted_speedup_high: upper end of it; the error of the price itself is not in the interval
 --   predicted_verdict: pays, loses or indistinguishable, by that interval; NULL under 5 prompts
---   is_best: the cheapest that is predicted to pay, or m = 0 where none is; NULL under 5 prompts
+--   is_best: the cheapest of m = 1 to 16 that is predicted to pay, or m = 0 where none is; NULL under 5 prompts
+--   note: why there is no prediction; NULL: there is one
 with recursive
-asked as (
-    select
-        p.*,
-        g.repeat
-    from positions as p
-    inner join generation_totals as g on p.generation_id = g.generation_id
-    where g.is_whole and not g.warm_up
-),
-
-replayed as (
-    select
-        s.generation_id,
-        s.spec,
-        l.m,
-        0 as position,
-        0 as proposed,
-        0 as accepted,
-        0 as committed,
-        false as is_round
-    from (select distinct generation_id, spec, longest from asked) as s,
-        lateral (select unnest(range(1, s.longest + 1)) as m) as l
-    union all
-    select
-        r.generation_id,
-        r.spec,
-        r.m,
-        r.position + c.committed as position,
-        o.proposed,
-        a.accepted,
-        c.committed,
-        true as is_round
-    from replayed as r
-    -- There is no row past the end of the output, so the recursion stops there.
-    inner join asked as p on r.generation_id = p.generation_id and r.spec = p.spec and r.position = p.position,
-        lateral (select least(p.n_offer, r.m, p.budget - p.position - 1) as proposed) as o,
-        lateral (select least(p.n_right, o.proposed, p.n_out - p.position) as accepted) as a,
-        lateral (select least(a.accepted + 1, p.n_out - p.position) as committed) as c
-),
-
-curve as (
-    select
-        width,
-        verify_ns::double as ns
-    from verify_costs
-    where run_id = (select run_id from selected_run)
-),
-
--- The price of verifying w positions: measured, or between the widths measured on either side.
-verifying as (
-    select
-        w.width,
-        case
-            when low.width = high.width then low.ns
-            else low.ns + (high.ns - low.ns) * (w.width - low.width) / (high.width - low.width)
-        end as ns
-    from (select unnest(range(1, 2 + (select max(longest) from asked))) as width) as w
-    asof join curve as low on w.width >= low.width
-    asof join curve as high on w.width <= high.width
-),
-
-arms as (
+whole as materialized (
     select
         *,
         regexp_replace(arm, ' m=\d+$', '') as spec
     from generation_totals
-    where timing = 'fused' and not warm_up and is_whole and drafter is not null
+    where timing = 'fused' and not warm_up and is_whole
+),
+
+outputs as materialized (
+    select
+        row_number() over (order by f.generation_id, f.spec) << 32 as origin,
+        f.generation_id,
+        f.spec,
+        f.longest,
+        g.prompt_id,
+        g.class
+    from forecasts as f
+    inner join whole as g on f.generation_id = g.generation_id
+),
+
+-- Every position of every output by one number, with what a round that begins there may propose, accept and commit.
+asked as materialized (
+    select
+        o.origin + p.position as place,
+        least(p.n_offer, p.budget - p.position - 1) as proposable,
+        least(p.n_right, p.n_out - p.position) as acceptable,
+        p.n_out - p.position as committable
+    from positions as p
+    inner join outputs as o on p.generation_id = o.generation_id and p.spec = o.spec
+),
+
+replayed as (
+    select
+        o.origin as place,
+        l.m,
+        null::bigint as proposed,
+        null::bigint as accepted,
+        0::bigint as committed
+    from outputs as o,
+        lateral (select unnest(range(1, o.longest + 1)) as m) as l
+    union all
+    select
+        r.place + c.committed as place,
+        r.m,
+        o.proposed,
+        a.accepted,
+        c.committed
+    from replayed as r
+    -- There is no row past the end of an output, so the recursion stops there.
+    inner join asked as p on r.place = p.place,
+        lateral (select least(p.proposable, r.m) as proposed) as o,
+        lateral (select least(p.acceptable, o.proposed) as accepted) as a,
+        lateral (select least(a.accepted + 1, p.committable) as committed) as c
 ),
 
 -- What a measured round takes beyond verifying: a constant, and a part per proposed token.
 rests as (
     select
         a.spec,
-        coalesce(regr_intercept(r.t_round_ns - coalesce(v.ns, 0), r.proposed), avg(r.t_round_ns - coalesce(v.ns, 0)))
-            as base,
-        coalesce(regr_slope(r.t_round_ns - coalesce(v.ns, 0), r.proposed), 0) as per_token
+        case
+            when var_pop(r.proposed) > 0 then regr_intercept(r.t_round_ns - coalesce(v.ns, 0), r.proposed)
+            else avg(r.t_round_ns - coalesce(v.ns, 0))
+        end as base,
+        case
+            when var_pop(r.proposed) > 0 then regr_slope(r.t_round_ns - coalesce(v.ns, 0), r.proposed)
+            else 0
+        end as per_token
     from rounds as r
-    inner join arms as a on r.generation_id = a.generation_id
-    left join verifying as v on v.width = r.proposed + 1
+    inner join whole as a on r.generation_id = a.generation_id
+    left join verify_prices as v on v.width = r.proposed + 1
+    where a.drafter is not null
     group by a.spec
+),
+
+counted as (
+    select
+        place >> 32 as output,
+        m,
+        proposed,
+        count(*) as n_rounds,
+        sum(accepted) as accepted,
+        sum(committed) as committed
+    from replayed
+    where proposed is not null
+    group by all
 ),
 
 predicted as (
     select
-        r.generation_id,
-        r.spec,
+        o.spec,
+        o.prompt_id,
+        o.class,
         r.m,
-        count(*) as n_rounds,
-        sum(r.proposed) as proposed,
+        sum(r.n_rounds) as n_rounds,
+        sum(r.n_rounds * r.proposed) as proposed,
         sum(r.accepted) as accepted,
         sum(r.committed)::double as committed,
-        sum(greatest(coalesce(v.ns, 0) + c.base + c.per_token * r.proposed, 0)) as t
-    from replayed as r
-    left join rests as c on r.spec = c.spec
-    left join verifying as v on v.width = r.proposed + 1
-    where r.is_round
+        sum(r.n_rounds * greatest(coalesce(v.ns, 0) + c.base + c.per_token * r.proposed, 0)) as t
+    from counted as r
+    inner join outputs as o on r.output = o.origin >> 32
+    left join rests as c on o.spec = c.spec
+    left join verify_prices as v on v.width = r.proposed + 1
     group by all
 ),
 
@@ -128,8 +136,8 @@ ordinary as (
         prompt_id,
         avg(total_t) as t,
         avg(total_committed) as committed
-    from generation_totals
-    where timing = 'fused' and not warm_up and is_whole and drafter is null
+    from whole
+    where drafter is null
     group by prompt_id
 ),
 
@@ -138,20 +146,34 @@ measured as (
         a.spec,
         a.draft_length as m,
         a.prompt_id,
+        a.class,
         sum(a.n_rounds) as n_rounds,
         sum(a.total_accepted) as accepted,
         sum(a.total_committed) as committed,
         sum(a.total_t) as t
-    from arms as a
-    where a.repeat = 0
+    from whole as a
+    where a.repeat = 0 and a.draft_length > 0
     group by all
+),
+
+-- Arms whose drafter was not forecast stand here by what was measured alone.
+lengths as (
+    select * from predicted
+    union all by name
+    select
+        m.spec,
+        m.m,
+        m.prompt_id,
+        m.class
+    from measured as m
+    anti join outputs as o on m.spec = o.spec
 ),
 
 per_prompt as (
     select
         p.spec,
         p.m,
-        case when s.pooled then 'all' else g.class end as scope,
+        case when s.pooled then 'all' else p.class end as scope,
         p.n_rounds,
         p.proposed,
         p.accepted,
@@ -163,12 +185,11 @@ per_prompt as (
         x.accepted as measured_accepted,
         x.committed as measured_committed,
         x.t as measured_t
-    from predicted as p
-    inner join generations as g on p.generation_id = g.generation_id
-    inner join ordinary as o on g.prompt_id = o.prompt_id
-    left join measured as x on p.spec = x.spec and p.m = x.m and g.prompt_id = x.prompt_id
+    from lengths as p
+    inner join ordinary as o on p.prompt_id = o.prompt_id
+    left join measured as x on p.spec = x.spec and p.m = x.m and p.prompt_id = x.prompt_id
     cross join (values (true), (false)) as s (pooled)
-    where s.pooled or g.class <> 'all'
+    where s.pooled or p.class <> 'all'
 ),
 
 influences as (
@@ -187,7 +208,7 @@ sums as (
         spec,
         scope,
         m,
-        count(*) as n_prompts,
+        count(n_rounds) as n_prompts,
         sum(n_rounds)::bigint as predicted_rounds,
         case when count(measured_rounds) = count(*) then sum(measured_rounds)::bigint end as measured_rounds,
         sum(proposed)::bigint as predicted_proposed,
@@ -223,6 +244,7 @@ rows as (
         ordinary_per_token,
         1.0 as speedup
     from sums
+    where n_prompts > 0
     order by spec, scope, m
 ),
 
@@ -260,8 +282,14 @@ select
     case
         when n_prompts >= 5
             then m = coalesce(
-                arg_min(m, per_token) filter (where verdict = 'pays') over (partition by spec, scope), 0
+                arg_min(m, per_token) filter (where verdict = 'pays' and m <= 16) over (partition by spec, scope), 0
             )
-    end as is_best
+    end as is_best,
+    case
+        when n_prompts = 0
+            then
+                'not forecast: it proposes by more than the history, or the run ended before forecasts were made; '
+                || 'every draft length has to be run'
+    end as note
 from judged
 order by spec, scope = 'all', scope, m;

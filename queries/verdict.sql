@@ -36,16 +36,35 @@ with compared as materialized (
 ),
 
 -- A percentile bootstrap draws whole prompts, so that repeats stay in their prompt.
+groups as materialized (
+    select
+        arm,
+        draft_length,
+        scope,
+        n_prompts,
+        samples,
+        row_number() over (order by arm, draft_length, scope) as g
+    from compared
+    where n_prompts >= 48
+),
+
 numbered as materialized (
     select
-        dense_rank() over (order by p.arm, p.draft_length, p.scope) as g,
-        row_number() over (partition by p.arm, p.draft_length, p.scope order by p.class, p.prompt_id) - 1 as i,
-        c.n_prompts,
-        p.*
-    from prompt_pairs as p
-    inner join compared as c
-        on p.arm = c.arm and p.drafter = c.drafter and p.draft_length = c.draft_length and p.scope = c.scope
-    where c.n_prompts >= 48
+        s.g,
+        s.n_prompts,
+        s.i,
+        s.prompt.ordinary_t,
+        s.prompt.ordinary_committed,
+        s.prompt.total_t,
+        s.prompt.total_committed
+    from (
+        select
+            g,
+            n_prompts,
+            unnest(range(n_prompts)) as i,
+            unnest(samples) as prompt
+        from groups
+    ) as s
 ),
 
 -- md5 gives the same draws in every version and thread, which random() does not; its 32 digits make four draws. An arm
@@ -61,7 +80,7 @@ draws as materialized (
             k.k,
             md5(concat_ws('|', coalesce(getvariable('seed')::bigint, 0), b.b, k.k)) as digits
         from (select unnest(range(coalesce(getvariable('resamples')::bigint, 2000)))) as b (b)
-        cross join (select unnest(range(0, (select max(n_prompts) from numbered), 4))) as k (k)
+        cross join (select unnest(range(0, (select max(n_prompts) from groups), 4))) as k (k)
     ) as h
     cross join (values (0), (1), (2), (3)) as q (q)
 ),
@@ -72,7 +91,7 @@ weights as (
         d.b,
         d.draw % s.n_prompts as i,
         count(*)::double as w
-    from (select distinct n_prompts from numbered) as s
+    from (select distinct n_prompts from groups) as s
     inner join draws as d on s.n_prompts > d.k
     group by all
 ),
@@ -96,7 +115,7 @@ bootstrapped as (
         quantile_cont(r.speedup, 0.025) as boot_low,
         quantile_cont(r.speedup, 0.975) as boot_high
     from resampled as r
-    inner join (select distinct g, arm, draft_length, scope from numbered) as p on r.g = p.g
+    inner join groups as p on r.g = p.g
     group by all
 )
 
@@ -130,10 +149,24 @@ select
                 then printf(
                     '%d of %d outputs differ from ordinary decoding beyond a near tie', e.n_divergent, e.n_compared
                 )
+        end,
+        case
+            when d.drifted
+                then printf(
+                    'the machine changed during the run: ordinary steps got %.0f %% %s',
+                    abs(100 * d.change),
+                    case when d.change > 0 then 'slower' else 'faster' end
+                )
+        end,
+        case
+            when m.load1 > m.cores / 2
+                then printf('something else was running: the load was %.1f on %d cores at the start', m.load1, m.cores)
         end
     ), '') as note
 from compared as c
 left join bootstrapped as b on c.arm = b.arm and c.draft_length = b.draft_length and c.scope = b.scope
 left join output_equality as e
     on c.arm = e.arm and c.drafter = e.drafter and c.draft_length = e.draft_length and c.scope = e.scope
+left join machine_drift as d on true
+left join runs as m on c.run_id = m.run_id
 order by c.drafter, c.draft_length, c.arm, c.scope = 'all', c.scope;

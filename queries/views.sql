@@ -21,7 +21,7 @@ create or replace macro t_975(df) as (
     end
 );
 
--- The quantile of Student's t at 1 - 0.025 / 16: what t_975 is for one comparison, for the best of sixteen (Bonferroni).
+-- The quantile of Student's t at 1 - 0.025 / 16: what t_975 is for one comparison, for the best of 16 (Bonferroni).
 create or replace macro t_975_of_16(df) as (
     case
         when df < 1 then null
@@ -60,6 +60,17 @@ create or replace macro judge(n, log_speedup, half_width) as (
     end
 );
 
+-- Total, tails and longest of a duration over rows.
+create or replace macro spread(ns) as (
+    struct_pack(total := sum(ns)::double, tails := quantile_cont(ns, [0.5, 0.95, 0.99]), longest := max(ns))
+);
+
+-- E[C] of a round whose m proposed tokens were each accepted with the same chance a, whatever came before:
+-- 1 + a + ... + a^m. No real drafter is like that; it serves as an illustration.
+create or replace macro iid_committed(a, m) as (
+    case when a >= 1 then m + 1 else (1 - pow(a, m + 1)) / (1 - a) end
+);
+
 -- The run that is asked for, or the latest: ids of runs sort by time.
 create or replace view selected_run as
 select coalesce(
@@ -75,6 +86,18 @@ select coalesce(
         )
     )
 ) as run_id;
+
+-- The generations of the run, and whether their outputs are ordinary decoding's.
+create or replace view run_generations as
+select
+    *,
+    case
+        when equal then 'equal'
+        when near_tie then 'near tie'
+        when not equal then 'divergent'
+    end as output
+from generations
+where run_id = (select run_id from selected_run);
 
 -- Every generation of the run with the sums over its rounds. `is_whole`: it ended by itself and no round of it is
 -- missing; only such generations enter figures, the others are counted by `completeness`.
@@ -104,23 +127,26 @@ select
     g.n_rounds as n_rounds_reported,
     coalesce(s.n_rounds, 0) as n_rounds,
     s.* exclude (generation_id, n_rounds),
-    case
-        when g.equal then 'equal'
-        when g.near_tie then 'near tie'
-        when not g.equal then 'divergent'
-    end as output,
     coalesce(
         g.finish_reason in ('stop', 'length')
         and s.n_rounds = g.n_rounds
         and s.total_committed = g.n_committed,
         false
     ) as is_whole
-from generations as g
-left join sums as s on g.generation_id = s.generation_id
-where g.run_id = (select run_id from selected_run);
+from run_generations as g
+left join sums as s on g.generation_id = s.generation_id;
 
--- The same once under the generation's own class and once under 'all'; `scope` is what the queries show as class. A
--- workload's class that is itself called 'all' is in the pooled rows only.
+-- Every generation of the run once under its own class and once under 'all'; `scope` is what the queries show as class.
+-- A workload's class that is itself called 'all' is in the pooled rows only.
+create or replace view scopes as
+select
+    case when p.pooled then 'all' else g.class end as scope,
+    g.*
+from run_generations as g
+cross join (values (true), (false)) as p (pooled)
+where p.pooled or g.class <> 'all';
+
+-- The same with the sums over its rounds.
 create or replace view scoped_generations as
 select
     case when p.pooled then 'all' else t.class end as scope,
@@ -207,6 +233,99 @@ select
 from forecasts as f
 inner join generations as g on f.generation_id = g.generation_id;
 
+-- What verification of every width costs in the run, averaged over its contexts: measured, or on the straight line
+-- between the widths measured on either side.
+create or replace view verify_prices as
+with curve as (
+    select
+        width,
+        avg(verify_ns) as ns
+    from verify_costs
+    where run_id = (select run_id from selected_run)
+    group by width
+)
+
+select
+    w.width,
+    case
+        when low.width = high.width then low.ns
+        else low.ns + (high.ns - low.ns) * (w.width - low.width) / (high.width - low.width)
+    end as ns
+from (select unnest(range(1, 1 + (select max(width) from curve))) as width) as w
+asof join curve as low on w.width >= low.width
+asof join curve as high on w.width <= high.width;
+
+-- The work of every run that counts, fused and without warm-up: one row per run, arm, class and prompt, averaged over
+-- the repeats.
+create or replace view prompt_work as
+with sums as (
+    select
+        generation_id,
+        count(*) as n_rounds,
+        sum(proposed)::double as proposed,
+        sum(accepted)::double as accepted,
+        sum(committed)::double as committed,
+        sum(t_round_ns)::double as t
+    from rounds
+    group by generation_id
+)
+
+select
+    g.run_id,
+    g.arm,
+    g.drafter,
+    g.draft_length,
+    g.class,
+    g.prompt_id,
+    g.prompt_tokens,
+    avg(s.n_rounds) as n_rounds,
+    avg(s.proposed) as proposed,
+    avg(s.accepted) as accepted,
+    avg(s.committed) as committed,
+    avg(s.t) as t,
+    max(g.peak_memory_bytes) as peak_bytes
+from generations as g
+inner join sums as s on g.generation_id = s.generation_id
+where
+    g.timing = 'fused'
+    and not g.warm_up
+    and g.finish_reason in ('stop', 'length')
+    and s.n_rounds = g.n_rounds
+    and s.committed = g.n_committed
+group by all;
+
+-- Did the machine change during the run? The trend of ordinary's time a step over the order of execution: `change` is
+-- what it amounts to from the first generation to the last, as a ratio less 1, with its 95 % interval (least squares on
+-- the logarithm). Prompts come in a seeded random order, so that their differences are noise here.
+create or replace view machine_drift as
+with steps as (
+    select
+        ln(total_t / nullif(n_rounds, 0)) as y,
+        sequence::double as x
+    from generation_totals
+    where timing = 'fused' and not warm_up and is_whole and drafter is null and total_t > 0
+),
+
+fits as (
+    select
+        count(*) as n,
+        max(x) - min(x) as reach,
+        regr_slope(y, x) as slope,
+        sqrt(greatest(regr_syy(y, x) - regr_slope(y, x) * regr_sxy(y, x), 0) / nullif(count(*) - 2, 0))
+        / nullif(sqrt(regr_sxx(y, x)), 0) as error
+    from steps
+    having count(*) > 2 and max(x) > min(x)
+)
+
+select
+    n as n_generations,
+    exp(slope * reach) - 1 as change,
+    exp((slope - t_975(n - 2) * error) * reach) - 1 as change_low,
+    exp((slope + t_975(n - 2) * error) * reach) - 1 as change_high,
+    -- Under 5 % nobody need care, and one that may be chance is none.
+    abs(slope) > t_975(n - 2) * error and abs(slope * reach) > ln(1.05) as drifted
+from fits;
+
 -- Where attributed rounds spend their time: one row per arm and scope. Their durations enter no other figure.
 create or replace view attributed_shares as
 select
@@ -231,11 +350,12 @@ select
     count(output) as n_compared,
     count(*) filter (where output = 'equal') as n_equal,
     count(*) filter (where output = 'divergent') as n_divergent
-from scoped_generations
+from scopes
 group by all;
 
 -- Every arm against ordinary decoding: one row per arm and scope, a verdict with what it stands on. The interval is
--- exp(ln S +- t(n-1) sd(d) / sqrt(n)), with d the influence of each prompt on ln S (delta method).
+-- exp(ln S +- t(n-1) sd(d) / sqrt(n)), with d the influence of each prompt on ln S (delta method). `samples` are the
+-- sums of each prompt, in the order of class and prompt.
 create or replace view comparisons as
 with influences as (
     select
@@ -268,7 +388,16 @@ sums as (
         sum(total_t) / nullif(sum(total_committed), 0) as per_token,
         sum(ordinary_t) / nullif(sum(ordinary_committed), 0) as ordinary_per_token,
         sum(ordinary_t) / nullif(sum(ordinary_n_rounds), 0) as ordinary_per_step,
-        stddev_samp(d) as sd
+        stddev_samp(d) as sd,
+        list(
+            struct_pack(
+                ordinary_t := ordinary_t,
+                ordinary_committed := ordinary_committed,
+                total_t := total_t,
+                total_committed := total_committed
+            )
+            order by class, prompt_id
+        ) as samples
     from influences
     group by all
 ),
@@ -338,7 +467,7 @@ groups as (
         draft_length,
         scope,
         bool_or(timing = 'fused') as has_fused
-    from scoped_generations
+    from scopes
     where not warm_up
     group by all
 )
@@ -367,6 +496,7 @@ select
     l.speedup_high,
     l.drafting_share,
     l.verdict,
+    l.samples,
     l.limited_by,
     case when l.n_more <= 10000 then l.n_more end as more_prompts,
     case

@@ -1,4 +1,4 @@
-"""What a person would say about rows of `verdict`, `break_even` and `completeness`."""
+"""What a person would say about rows of `verdict`, `break_even`, `draft_length`, `verify_cost` and `completeness`."""
 
 from __future__ import annotations
 
@@ -77,6 +77,63 @@ def say_break_even(row: Row) -> str | None:
         f"{said}; drafting takes {say_duration(row['draft_seconds'])} "
         f"and may take {say_duration(row['draft_seconds_dearest'])}."
     )
+
+
+def say_draft_length(rows: Sequence[Row]) -> str | None:
+    """A drafter's rows of `draft_length` over all classes: at what length it would pay best; None under 5 prompts."""
+    drafter = rows[0]["drafter"]
+    if rows[0]["note"] is not None:
+        return f"Draft length: {drafter} was {rows[0]['note']}."
+    best = next((row for row in rows if row["is_best"]), None)
+    lengths = [row for row in rows if row["m"] > 0]
+    if best is None:
+        return None
+    if best["m"] > 0:
+        said = f"Draft length: {drafter} would pay best at m={best['m']}: {_say_prediction(best)}"
+    else:
+        nearest = min(lengths, key=lambda row: row["predicted_seconds_per_token"])
+        said = (
+            f"Draft length: {drafter} would pay for sure at none from 1 to {lengths[-1]['m']}; "
+            f"it comes nearest at m={nearest['m']}: {_say_prediction(nearest)}"
+        )
+    measured = [
+        f"m={row['m']} {say_duration(row['measured_seconds_per_token'])} "
+        f"(predicted {say_duration(row['predicted_seconds_per_token'])})"
+        for row in lengths
+        if row["measured_seconds_per_token"] is not None
+    ]
+    return f"{said}; measured {_join(measured)}." if measured else f"{said}."
+
+
+def _say_prediction(row: Row) -> str:
+    return (
+        f"predicted {say_duration(row['predicted_seconds_per_token'])} a token, speedup "
+        f"{row['predicted_speedup']:.2f}, 95 % interval {row['predicted_speedup_low']:.2f} to "
+        f"{row['predicted_speedup_high']:.2f}"
+    )
+
+
+def say_verify_cost(rows: Sequence[Row]) -> str:
+    """A measurement's rows of `verify_cost`: what the widest forward at each context costs, and what that asks."""
+    widest: dict[int, Row] = {}
+    for row in rows:
+        widest[row["context"]] = max(widest.get(row["context"], row), row, key=lambda one: int(one["width"]))
+    return " ".join(_say_width(row) for row in widest.values())
+
+
+def _say_width(row: Row) -> str:
+    said = f"After {say_count(row['context'], 'position')}, {say_count(row['width'], 'position')} in one forward take "
+    said += say_duration(row["verify_seconds"])
+    if row["relative_to_step"] is None or row["accepted_share_needed"] is None:
+        return f"{said}."
+    said += f", {row['relative_to_step']:.1f} steps"
+    share = row["accepted_share_needed"]
+    proposed = say_count(row["width"] - 1, "proposed token")
+    if share > 1:
+        return f"{said}: no drafter can pay with {proposed}."
+    if share <= 0:
+        return f"{said}: {proposed} are verified for nothing."
+    return f"{said}: of {proposed}, {share:.0%} have to be accepted even if drafting were free."
 
 
 def say_count(n: int, noun: str, plural: str | None = None) -> str:

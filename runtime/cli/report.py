@@ -41,9 +41,11 @@ def command(
     """Show what a run found; works while it is still going on.
 
     Without NAME: what was run, whether it pays and why, whether the record is whole, and what to type next; with --json
-    or --csv, the rows of `verdict`, or of `ncm_cache` for a run of `roundscope ncm run`. NAME is one of break_even,
-    completeness, ncm_cache, ncm_exit, seconds_per_token, stages, survival, verdict; docs/queries.md says what their
-    columns mean. With --html the same goes into one file that needs no network, with charts, for a browser or print.
+    or --csv, the rows of `verdict`, or of `ncm_cache` for a run of `roundscope ncm run`. NAME is one of baseline_drift,
+    break_even, break_even_surface, compare, completeness, context_growth, draft_length, history, memory, ncm_cache,
+    ncm_exit, seconds_per_token, slowest_rounds, stages, survival, trim_and_rewind, verdict, verify_cost,
+    where_time_goes; docs/queries.md says what their columns mean. With --html the same goes into one file that needs
+    no network, with charts, for a browser or print.
     """
     if page is not None and (name or form != "table"):
         raise UsageError("--html is about the whole run: leave NAME, --json and --csv out")
@@ -71,5 +73,6 @@ def command(
             return
         query = query or find(DEFAULT_QUERIES[find_kind(connected.con, chosen)])
         require_kind(connected.con, chosen, query)
-        result = run(connected.con, query.name, run_id=chosen)
+        latest = "run_id" if any(variable.name == "run_id" for variable in query.variables) else "run_b"
+        result = run(connected.con, query.name, **{latest: chosen})
         write_rows(result.columns, result.rows, form)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from runtime.experiment.calibration import measure_verify_costs
+from runtime.experiment.calibration import WIDTHS, measure_verify_costs
 from runtime.experiment.comparison import Output, compare
 from runtime.experiment.forecast import LONGEST, can_forecast, forecast
 from runtime.experiment.plan import ORDINARY, Arm, Block, Plan, PlannedPrompt
@@ -125,6 +125,7 @@ class Execution:
             self._target,
             self._plan.prompts[0].ids,
             [context],
+            widths=sorted({*WIDTHS, longest + 1}),
             run_id=self._recorder.run_id,
             now=self._recorder.clock.monotonic_ns,
         )

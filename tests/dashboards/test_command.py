@@ -25,6 +25,7 @@ from telemetry.records import (
     RoundRecord,
     RunEnd,
     RunRecord,
+    VerifyCostRecord,
 )
 from tests.queries.simulate import Simulation
 from tests.queries.simulate_ncm import NcmSimulation
@@ -43,6 +44,8 @@ def record(store: Path, simulation: Simulation) -> None:
             if generation["equal"] is not None:
                 pair = {"generation_id": generation["generation_id"], "pair_id": "0" * 32, "equal": True}
                 journal.write(msgspec.convert(pair, ComparisonRecord))
+        for cost in simulation.verify_costs():
+            journal.write(msgspec.convert(cost, VerifyCostRecord))
         journal.write(msgspec.convert(run, RunEnd))
 
 

@@ -19,7 +19,7 @@ def give_two_arms(con: duckdb.DuckDBPyConnection) -> None:
     with Given(con) as given:
         for i in range(10):
             class_ = {"class": ("copy", "write")[i % 2]}
-            given.add(None, f"p{i}", [step(10 + 0.1 * i)] * 10, **class_)
+            given.add(None, f"p{i}", [step(10 + 0.1 * (7 * i % 10))] * 10, **class_)
             for timing in ("fused", "attributed"):
                 copied = [spec(14, 4, 4, draft=1)] * 2 if i % 2 == 0 else [spec(14, 4, 0, draft=1)] * 10
                 given.add(LOOKUP, f"p{i}", copied, timing=timing, equal=True, **class_)
@@ -61,6 +61,12 @@ write  5 loses                0.75 0.72-0.78 14.00     0.00 acceptance
 all   10 indistinguishable    1.24 0.75-2.05  8.40     0.67 acceptance
 Break-even: it commits 1.67 tokens a round and needs 1.34; a round takes 14.0 ms
 and may take 17.4 ms; drafting takes 1.00 ms and may take 4.42 ms.
+
+Draft length: [odd] was not forecast: it proposes by more than the history, or
+the run ended before forecasts were made; every draft length has to be run.
+Draft length: prompt-lookup was not forecast: it proposes by more than the
+history, or the run ended before forecasts were made; every draft length has to
+be run.
 
 Recorded: 51 generations with 420 rounds.
 Generations left out of the figures: 1 aborted: the process died.

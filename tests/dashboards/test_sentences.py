@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dashboards.report.completeness import say_completeness
-from dashboards.report.sentences import say_arm, say_duration, say_speed
+from dashboards.report.rows import Row
+from dashboards.report.sentences import say_arm, say_draft_length, say_duration, say_speed, say_verify_cost
 
 
 @pytest.mark.parametrize(
@@ -83,3 +84,59 @@ def test_everything_that_is_missing_is_said() -> None:
         ),
         ("Outputs: 9 differ from ordinary decoding's, and at no near tie: a fault.", True),
     ]
+
+
+def forecast(m: int, milliseconds: float, measured: float | None = None, *, best: bool | None = False) -> Row:
+    """A row of `draft_length` beside ordinary steps of 10 ms."""
+    speedup = 10 / milliseconds
+    return {
+        "drafter": "a",
+        "m": m,
+        "note": None,
+        "predicted_seconds_per_token": milliseconds / 1e3,
+        "measured_seconds_per_token": None if measured is None else measured / 1e3,
+        "predicted_speedup": speedup,
+        "predicted_speedup_low": None if m == 0 else speedup - 0.1,
+        "predicted_speedup_high": None if m == 0 else speedup + 0.1,
+        "is_best": best,
+    }
+
+
+def test_the_best_draft_length_is_said_beside_what_was_measured() -> None:
+    rows = [forecast(0, 10), forecast(1, 9, 9.1), forecast(2, 8, best=True), forecast(3, 8.5, 8.25)]
+    assert say_draft_length(rows) == (
+        "Draft length: a would pay best at m=2: predicted 8.00 ms a token, speedup 1.25, 95 % interval 1.15 to 1.35; "
+        "measured m=1 9.10 ms (predicted 9.00 ms) and m=3 8.25 ms (predicted 8.50 ms)."
+    )
+
+
+def test_where_no_draft_length_pays_the_nearest_is_said() -> None:
+    rows = [forecast(0, 10, best=True), forecast(1, 12.5), forecast(2, 16)]
+    assert say_draft_length(rows) == (
+        "Draft length: a would pay for sure at none from 1 to 2; it comes nearest at m=1: predicted 12.5 ms a token, "
+        "speedup 0.80, 95 % interval 0.70 to 0.90."
+    )
+
+
+def test_no_draft_length_is_named_under_five_prompts_or_without_a_forecast() -> None:
+    assert say_draft_length([forecast(0, 10, best=None), forecast(1, 9, best=None)]) is None
+    assert say_draft_length([forecast(4, 9, best=None) | {"note": "not forecast: so"}]) == (
+        "Draft length: a was not forecast: so."
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (2.2, ", 2.2 steps: of 8 proposed tokens, 15% have to be accepted even if drafting were free."),
+        (1.0, ", 1.0 steps: 8 proposed tokens are verified for nothing."),
+        (9.5, ", 9.5 steps: no drafter can pay with 8 proposed tokens."),
+        (None, "."),
+    ],
+)
+def test_what_verification_asks_is_said_of_the_widest_forward(steps: float | None, said: str) -> None:
+    share = None if steps is None else (steps - 1) / 8
+    wide = {"context": 64, "width": 9, "relative_to_step": steps, "accepted_share_needed": share}
+    narrow = {"context": 64, "width": 1, "relative_to_step": 1.0, "accepted_share_needed": None}
+    rows = [narrow | {"verify_seconds": 0.01}, wide | {"verify_seconds": 0.022}]
+    assert say_verify_cost(rows) == f"After 64 positions, 9 positions in one forward take 22.0 ms{said}"

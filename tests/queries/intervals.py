@@ -9,8 +9,8 @@ from functools import cache
 
 
 @cache
-def t_975(df: int) -> float:
-    """The 0.975 quantile of Student's t by Simpson's rule and Newton's method.
+def t_975(df: int, comparisons: int = 1) -> float:
+    """The quantile of Student's t at 1 - 0.025 / comparisons by Simpson's rule and Newton's method.
 
     With t = sqrt(df) tan(a) the density is cos(a) ** (df - 1); the probability is concave in a: no step overshoots.
     """
@@ -20,7 +20,7 @@ def t_975(df: int) -> float:
     while True:
         density = [math.cos(a * k / 400) ** (df - 1) for k in range(401)]
         half = scale * a / 400 / 3 * sum(w * v for w, v in zip(weights, density, strict=True))
-        step = (0.475 - half) / (scale * density[-1])
+        step = (0.5 - 0.025 / comparisons - half) / (scale * density[-1])
         a += step
         if abs(step) < 1e-13:
             return math.sqrt(df) * math.tan(a)

@@ -41,15 +41,22 @@ class Recomputed:
 
     generations: list[Row]
     rounds: list[Row]
+    forecasts: list[Row] = field(default_factory=list)
+    verify_costs: list[Row] = field(default_factory=list)
+    runs: list[Row] = field(default_factory=list)
 
     @classmethod
     def read(cls, con: duckdb.DuckDBPyConnection, run_id: str) -> Recomputed:
         """The rows of a run as they are in a store."""
         generations = fetch_rows(con.execute("select * from generations where run_id = ?", [run_id]))
         own = "select generation_id from generations where run_id = ?"
-        return cls(
-            generations, fetch_rows(con.execute(f"select * from rounds where generation_id in ({own})", [run_id]))
+        rounds, forecasts = (
+            fetch_rows(con.execute(f"select * from {table} where generation_id in ({own})", [run_id]))
+            for table in ("rounds", "forecasts")
         )
+        costs = fetch_rows(con.execute("select * from verify_costs where run_id = ?", [run_id]))
+        runs = fetch_rows(con.execute("select * from runs where run_id = ?", [run_id]))
+        return cls(generations, rounds, forecasts, costs, runs)
 
     @cached_property
     def by_generation(self) -> dict[str, list[Row]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import duckdb
 
@@ -42,12 +43,15 @@ class Arm:
     @property
     def name(self) -> str:
         """The arm's name in the rows."""
-        return f"{self.drafter}-{self.draft_length}" if self.drafter else "ordinary"
+        return f"{self.drafter} m={self.draft_length}" if self.drafter else "ordinary"
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A run: `n_prompts` of each class by every arm, `repeats` times, and once more attributed where asked."""
+    """A run: `n_prompts` of each class by every arm, `repeats` times, and once more attributed where asked.
+
+    `longest` is the longest draft length that is forecast.
+    """
 
     classes: Sequence[str] = ("copy", "list", "write")
     n_prompts: int = 6
@@ -58,6 +62,7 @@ class Simulation:
     noise: float = 0.05
     seed: int = 0
     run_id: str = "run-1"
+    longest: int = 8
 
     def run_row(self) -> Row:
         """The row of `runs`."""
@@ -107,7 +112,11 @@ class Simulation:
                 for timing, repeat, warm_up in passes if i == 0 else [p for p in passes if not p[2]]:
                     for arm in self.arms:
                         row = {"prompt_id": f"{class_}-{i}", "class": class_, "timing": timing, "repeat": repeat}
-                        row |= {"warm_up": warm_up, "sequence": n, "generation_id": f"{self.seed:08x}{n:024x}"}
+                        row |= {
+                            "warm_up": warm_up,
+                            "sequence": n,
+                            "generation_id": f"{crc32(self.run_id.encode()):08x}{n:024x}",
+                        }
                         yield self._generation(row, arm, chance, shift, tokens, speed)
                         n += 1
 
@@ -145,14 +154,14 @@ class Simulation:
             "n_rounds": len(rounds),
             "n_committed": tokens,
             "prefill_ns": prefill,
-            "decode_ns": start,
-            "unaccounted_ns": 0,
+            "decode_ns": start + 1000 * tokens,
+            "unaccounted_ns": 1000 * tokens,
             "consumer_ns": 0,
             "ttft_ns": prefill + rounds[0]["t_round_ns"],
             "total_ns": prefill + start,
-            "peak_memory_bytes": 1,
-            "cache_bytes": 1,
-            "snapshot_bytes": 0,
+            "peak_memory_bytes": 1_000_000 + row["sequence"] % 7 * 1000,
+            "cache_bytes": 100 * tokens,
+            "snapshot_bytes": row["sequence"] % 5,
             "equal": None if row["warm_up"] else True,
         }
         return row, rounds
@@ -186,10 +195,10 @@ class Simulation:
             "width": proposed + 1,
             "processed": 0,
             "syncs": 1,
-            "cache_length": 0,
+            "cache_length": 20 + budget,
             "trim_way": "trim" if trim else "none",
             "replayed": 0,
-            "rewind_way": "none",
+            "rewind_way": "trim" if trim and left % 2 else "none",
             "draft_ns": draft,
             "draft_basis": "host" if arm.drafter else None,
             "verify_ns": spent,
@@ -209,12 +218,44 @@ class Simulation:
             rounds += its_rounds
         return generations, rounds
 
+    def forecasts(self, generations: Iterable[Row]) -> Iterator[Row]:
+        """A forecast of every first ordinary output by every drafter that proposes; drawn apart from the rounds."""
+        chance = random.Random(f"forecasts {self.seed}")
+        for g in generations:
+            if g["drafter"] is None and g["timing"] == "fused" and g["repeat"] == 0 and not g["warm_up"]:
+                for drafter in sorted({arm.drafter for arm in self.arms if arm.drafter and arm.draft_length}):
+                    offered = [chance.randint(0, self.longest) for _ in range(g["n_committed"])]
+                    right = [chance.randint(0, most) for most in offered]
+                    row = {
+                        "generation_id": g["generation_id"],
+                        "spec": drafter,
+                        "longest": self.longest,
+                        "journal": "a",
+                    }
+                    yield row | {"prompt_tokens": 20, "offered": offered, "right": right}
+
+    def verify_costs(self) -> Iterator[Row]:
+        """What verification costs by width, at two contexts."""
+        for context in (30, 400):
+            for width in (1, 2, 4, 5, self.longest + 1):
+                ns = int(STEP_NS * (1 + 0.05 * (width - 1)) * (1 + context / 10_000))
+                row = {
+                    "calibration_id": f"of {self.run_id}",
+                    "run_id": self.run_id,
+                    "journal": "a",
+                    "model": "scripted",
+                }
+                times = {"verify_ns": ns, "fastest_ns": ns - 5, "slowest_ns": ns + 5}
+                yield row | {"dtype": "float32", "context": context, "width": width, "n": 3} | times
+
     def fill(self, con: duckdb.DuckDBPyConnection) -> None:
         """Puts the run into the tables that `telemetry.store` made."""
         generations, rounds = self.rows()
         insert(con, "runs", [self.run_row()])
         insert(con, "generations", generations)
         insert(con, "rounds", rounds)
+        insert(con, "forecasts", self.forecasts(generations))
+        insert(con, "verify_costs", self.verify_costs())
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -17,18 +18,37 @@ from telemetry.schema import create_schema
 from tests.queries.simulate import Simulation
 
 NAMES = (
+    "baseline_drift",
     "break_even",
+    "break_even_surface",
+    "compare",
     "completeness",
+    "context_growth",
+    "draft_length",
+    "history",
+    "memory",
     "ncm_cache",
     "ncm_exit",
     "seconds_per_token",
+    "slowest_rounds",
     "stages",
     "survival",
+    "trim_and_rewind",
     "verdict",
+    "verify_cost",
+    "where_time_goes",
 )
 DOCUMENT = Path(__file__).parents[2] / "docs" / "queries.md"
 RUN_KINDS = get_args(RunKind)
-DURATIONS = ("_seconds", "_seconds_dearest", "_seconds_per_token", "seconds_per_token", "seconds_per_round")
+DURATIONS = (
+    "_seconds",
+    "_seconds_dearest",
+    "_seconds_per_token",
+    "seconds_per_token",
+    "seconds_per_token_a",
+    "seconds_per_token_b",
+    "seconds_per_round",
+)
 
 
 def test_names() -> None:
@@ -45,9 +65,9 @@ def test_header_is_the_statements(con: duckdb.DuckDBPyConnection, name: str) -> 
     assert query.name == name
     assert query.question.endswith("?")
     assert set(query.runs) <= set(RUN_KINDS)
-    assert query.variables[0].name == "run_id"
+    assert query.variables[0].name == ("run_id" if name != "compare" else "run_a")
     assert all(variable.meaning and variable.default for variable in query.variables)
-    assert {type_ for _, type_, *_ in described} <= {"VARCHAR", "BIGINT", "DOUBLE"}
+    assert {type_ for _, type_, *_ in described} <= {"VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN"}
     timed = {column.name for column in query.columns if column.name.endswith(DURATIONS)}
     assert {column.name for column in query.columns if column.unit == "s"} == timed
 
@@ -58,7 +78,8 @@ def test_variables_are_those_that_the_header_names(name: str) -> None:
     for variable in query.variables:
         used = f"getvariable('{variable.name}')"
         assert used in query.sql or (variable.name == "run_id" and used in queries.catalogue.read_source(VIEWS[0]))
-    assert query.sql.count("getvariable(") == len([v for v in query.variables if v.name != "run_id"])
+    read = set(re.findall(r"getvariable\('(\w+)'\)", query.sql))
+    assert read == {variable.name for variable in query.variables} - {"run_id"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,7 +101,7 @@ def test_latest_run_is_the_default_and_variables_do_not_stay(con: duckdb.DuckDBP
 
 
 def test_unknown_names_are_refused_by_name(con: duckdb.DuckDBPyConnection) -> None:
-    with pytest.raises(UsageError, match=r"no query 'verdicts'; known are: break_even, completeness, .*, verdict"):
+    with pytest.raises(UsageError, match=r"no query 'verdicts'; known are: baseline_drift, break_even, .*, verdict"):
         queries.find("verdicts")
     with pytest.raises(UsageError, match="'survival' has no variable seed; it has: run_id"):
         queries.run(con, "survival", seed=1)

@@ -27,6 +27,13 @@ def test_t_quantile(con: duckdb.DuckDBPyConnection) -> None:
     assert con.execute("select t_975(1000000000)").fetchone() == (pytest.approx(1.959963984540054, abs=1e-8),)
 
 
+def test_t_quantile_for_the_best_of_sixteen(con: duckdb.DuckDBPyConnection) -> None:
+    """Exact to 2e-6: the further out a quantile lies, the slower its expansion converges."""
+    found = dict(con.execute("select df, t_975_of_16(df) from range(1, 301) as r (df)").fetchall())
+    assert con.execute("select t_975_of_16(0)").fetchone() == (None,)
+    assert found == {df: pytest.approx(t_975(df, 16), abs=2e-6) for df in found}
+
+
 def test_prompts_to_settle(con: duckdb.DuckDBPyConnection) -> None:
     """The first number of prompts at which the interval is narrow enough, whatever effect and spread."""
     cases = [(0.01 * k, sd) for k in (-30, -3, 1, 2, 5, 20, 70) for sd in (0.02, 0.1, 0.5)]

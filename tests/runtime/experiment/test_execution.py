@@ -12,7 +12,14 @@ import pytest
 from runtime.experiment.execution import Execution
 from runtime.experiment.plan import Plan, make_plan
 from telemetry.recorder import Recorder
-from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord
+from telemetry.records import (
+    ComparisonRecord,
+    ForecastRecord,
+    GenerationEnd,
+    GenerationRecord,
+    RoundRecord,
+    VerifyCostRecord,
+)
 from tests.runtime.experiment.letters import make_request, make_target, make_workload
 
 Kind = TypeVar("Kind")
@@ -135,3 +142,43 @@ def test_an_interrupt_within_a_generation_cancels_it_after_its_round() -> None:
     assert ends[-1].finish_reason == "cancelled"
     last_rounds = [r for r in only(recorder, RoundRecord) if r.generation_id == ends[-1].generation_id]
     assert sum(r.committed for r in last_rounds) == ends[-1].n_committed
+
+
+def test_forecasts_and_the_price_of_verification_follow_the_rounds() -> None:
+    target = make_target()
+    plan = make_plan(make_request(drafters=("prompt-lookup", "none"), repeats=2), make_workload(), target)
+    _, recorder = execute(plan, target)
+    ordinary = {g.generation_id: g for g in only(recorder, GenerationRecord) if g.arm == "ordinary" and not g.warm_up}
+    forecasts = only(recorder, ForecastRecord)
+    told = [(ordinary[f.generation_id].prompt_id, ordinary[f.generation_id].repeat, f.spec) for f in forecasts]
+    assert sorted(told) == [(f"p{i}", 0, "prompt-lookup") for i in range(3)]
+    assert {(f.longest, len(f.offered), len(f.right)) for f in forecasts} == {(16, 9, 9)}
+    # Prompts of 12 tokens, and half of the output's limit.
+    costs = only(recorder, VerifyCostRecord)
+    assert {(c.context, c.run_id) for c in costs} == {(16, "r1")}
+    assert [c.width for c in costs] == [1, 2, 3, 4, 5, 7, 9, 13, 17]
+    assert recorder.records[-len(forecasts) - len(costs) :] == [*forecasts, *costs]
+
+
+def test_a_longer_draft_length_is_forecast_and_priced_too() -> None:
+    target = make_target()
+    _, recorder = execute(make_plan(make_request(draft_lengths=(20,)), make_workload(), target), target)
+    assert {f.longest for f in only(recorder, ForecastRecord)} == {20}
+    assert max(c.width for c in only(recorder, VerifyCostRecord)) == 21
+
+
+@pytest.mark.parametrize("changes", [{"drafters": ("none",)}, {"drafters": ()}, {"timing": "attributed"}])
+def test_where_nothing_is_drafted_or_timed_nothing_is_forecast(changes: dict[str, Any]) -> None:
+    target = make_target()
+    _, recorder = execute(make_plan(make_request(**changes), make_workload(), target), target)
+    assert only(recorder, ForecastRecord) == []
+    assert only(recorder, VerifyCostRecord) == []
+
+
+def test_a_drafter_that_is_not_a_function_of_the_history_is_not_forecast() -> None:
+    target = make_target()
+    plan = make_plan(make_request(drafters=("prompt-lookup", "suffix")), make_workload(), target)
+    [impure] = {id(arm.drafter): arm.drafter for arm in plan.arms if arm.spec == "suffix"}.values()
+    impure.pure_in_history = False  # type: ignore[union-attr]
+    _, recorder = execute(plan, target)
+    assert {f.spec for f in only(recorder, ForecastRecord)} == {"prompt-lookup"}

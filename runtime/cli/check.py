@@ -1,0 +1,119 @@
+"""`roundscope check`: does a run's verdict hold what is required of it? An exit code for CI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runtime.cli.run import DEFAULT_STORE
+from telemetry.errors import CheckFailed, UsageError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from dashboards.report.rows import Row
+
+KINDS = ("pays", "not-loses", "equal", "complete")
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  roundscope check --require pays:copy
+  roundscope check --require 'not-loses:all:prompt-lookup m=8' --require equal --require complete
+"""
+)
+@click.option(
+    "--require",
+    "requirements",
+    multiple=True,
+    required=True,
+    metavar="WHAT",
+    help="pays or not-loses, then :CLASS and :ARM if not all is meant; equal; or complete. Repeatable.",
+)
+@click.option("--run", "run_id", metavar="ID", help="Which run, by its id or its beginning. [default: the latest]")
+@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+def command(requirements: tuple[str, ...], run_id: str | None, store: Path) -> None:
+    """Exit with 3 and the reason unless the run is what is required.
+
+    \b
+    pays[:CLASS[:ARM]]       an arm that can be used pays on the class; ARM: that one does
+    not-loses[:CLASS[:ARM]]  every arm that can be used, or ARM, has a verdict, and it is not `loses`
+    equal                    outputs were compared, and differ from ordinary decoding's at near ties alone
+    complete                 the run ended, and no generation, round or line of it is missing
+    """
+    from dashboards.report import resolve_run
+    from queries import install_views
+    from telemetry.store import connect
+
+    wanted = [_parse(text) for text in requirements]
+    with connect(store, prepare=install_views) as connected:
+        for note in connected.notes:
+            click.echo(f"note: {note}", err=True)
+        chosen = resolve_run(connected.con, run_id)
+        faults = [fault for one in wanted if (fault := find_fault(connected.con, chosen, *one))]
+    if faults:
+        raise CheckFailed(f"run {chosen}: {'; '.join(faults)}")
+    click.echo(f"run {chosen}: {', '.join(requirements)} holds", err=True)
+
+
+def _parse(text: str) -> tuple[str, str, str | None]:
+    kind, _, rest = text.partition(":")
+    class_, _, arm = rest.partition(":")
+    if kind not in KINDS or (rest and kind in ("equal", "complete")):
+        raise UsageError(
+            f"--require {text!r} is no requirement: write pays or not-loses, then :CLASS or :CLASS:ARM if not all is "
+            "meant; or equal, or complete"
+        )
+    return kind, class_ or "all", arm or None
+
+
+def find_fault(con: DuckDBPyConnection, run_id: str, kind: str, class_: str, arm: str | None) -> str | None:
+    """Why a requirement does not hold of a run; None if it does."""
+    from dashboards.report.rows import fetch
+
+    if kind == "complete":
+        return _find_gap(con, fetch(con, "completeness", run_id), run_id)
+    rows = fetch(con, "verdict", run_id)
+    if kind == "equal":
+        return _find_difference([row for row in rows if row["class"] == "all"])
+    return _find_verdict(rows, kind, class_, arm)
+
+
+def _find_verdict(rows: list[Row], kind: str, class_: str, arm: str | None) -> str | None:
+    from dashboards.report.recommendation import REFERENCES
+
+    about = [row for row in rows if row["class"] == class_ and arm in (None, row["arm"])]
+    if arm is None:
+        about = [row for row in about if row["drafter"] not in REFERENCES]
+    if not about:
+        known = sorted({(row["arm"], row["class"]) for row in rows})
+        listed = ", ".join(f"{class_}:{arm}" for arm, class_ in known)
+        return f"no arm that can be used was measured on {class_}; there are: {listed or 'none'}"
+    told = ", ".join(f"{row['arm']} {row['verdict'] or 'has no verdict'}" for row in about)
+    holds = (
+        any(row["verdict"] == "pays" for row in about)
+        if kind == "pays"
+        else all(row["verdict"] in ("pays", "indistinguishable") for row in about)
+    )
+    return None if holds else f"{kind} on {class_} does not hold: {told}"
+
+
+def _find_difference(rows: list[Row]) -> str | None:
+    if not any(row["n_compared"] for row in rows):
+        return "no output was compared with ordinary decoding's"
+    faulty = [f"{row['arm']} in {row['n_divergent']} of {row['n_compared']}" for row in rows if row["n_divergent"]]
+    return f"outputs differ from ordinary decoding's at no near tie: {', '.join(faulty)}" if faulty else None
+
+
+def _find_gap(con: DuckDBPyConnection, rows: list[Row], run_id: str) -> str | None:
+    from dashboards.report.completeness import say_completeness
+
+    found = con.execute("select outcome from runs where run_id = ?", [run_id]).fetchone()
+    outcome = found[0] if found else None
+    gaps = [said.rstrip(".") for said, is_warning in say_completeness(rows) if is_warning]
+    if outcome != "complete":
+        gaps.insert(0, f"the run's outcome is {outcome or 'not recorded'}")
+    return f"the record is not complete: {'; '.join(gaps)}" if gaps else None

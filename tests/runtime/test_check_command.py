@@ -1,0 +1,97 @@
+"""`roundscope check`: what holds of a run, and what is said where it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from runtime.cli.check import find_fault
+from tests.dashboards.test_command import record
+from tests.queries.given import Given, spec, step
+from tests.queries.simulate import Arm, Simulation, open_store
+from tests.runtime.commands import call
+
+LOOKUP = "prompt-lookup m=4"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that pays on copy, loses on write, and has an oracle."""
+    path = tmp_path_factory.mktemp("store")
+    arms = (
+        Arm(),
+        Arm("oracle", 4, rate=1.0),
+        Arm("prompt-lookup", 4, rates={"copy": 0.95, "write": 0.02}, widening=0.2),
+    )
+    record(path, Simulation(run_id="run-1", classes=("copy", "write"), arms=arms, noise=0.01))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("requirement", "said"),
+    [
+        ("pays:copy", None),
+        (f"pays:copy:{LOOKUP}", None),
+        ("pays:write", f"pays on write does not hold: {LOOKUP} loses"),
+        ("pays:write:oracle m=4", None),
+        ("not-loses:copy", None),
+        ("not-loses:write", f"not-loses on write does not hold: {LOOKUP} loses"),
+        ("pays:prose", f"no arm that can be used was measured on prose; there are: all:oracle m=4, copy:oracle m=4, "
+         f"write:oracle m=4, all:{LOOKUP}, copy:{LOOKUP}, write:{LOOKUP}"),
+        ("equal", None),
+        ("complete", None),
+    ],
+)  # fmt: skip
+def test_a_requirement(store: Path, capsys: pytest.CaptureFixture[str], requirement: str, said: str | None) -> None:
+    code, out, err = call(capsys, "check", "--require", requirement, "--store", store)
+    expected = (0, f"run run-1: {requirement} holds\n") if said is None else (3, f"error: run run-1: {said}\n")
+    assert (code, err) == expected
+    assert out == ""
+
+
+def test_every_fault_is_named(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--require", "pays:write", "--require", "pays:copy", "--require", "not-loses:write")
+    code, _, err = call(capsys, "check", *options, "--store", store, "--run", "run")
+    assert (code, err.count("does not hold")) == (3, 2)
+
+
+@pytest.mark.parametrize("text", ["wins", "equal:copy", "", "pays-copy"])
+def test_what_is_no_requirement_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    code, _, err = call(capsys, "check", "--require", text, "--store", tmp_path)
+    assert (code, "is no requirement: write pays or not-loses" in err) == (2, True)
+
+
+def give(con: duckdb.DuckDBPyConnection, n: int, **changes: object) -> None:
+    with Given(con) as given:
+        for i in range(n):
+            given.add(None, f"p{i}", [step(10)] * 10)
+            given.add(("prompt-lookup", 4), f"p{i}", [spec(11, 4, 4)] * 2, **changes)
+
+
+def test_without_a_verdict_nothing_holds() -> None:
+    with open_store() as con:
+        give(con, 4)
+        for kind in ("pays", "not-loses"):
+            said = f"{kind} on all does not hold: {LOOKUP} has no verdict"
+            assert find_fault(con, "run-1", kind, "all", None) == said
+        assert find_fault(con, "run-1", "equal", "all", None) == "no output was compared with ordinary decoding's"
+
+
+def test_other_outputs_and_an_incomplete_record_are_faults() -> None:
+    with open_store() as con:
+        give(con, 5, equal=False, near_tie=False)
+        said = f"outputs differ from ordinary decoding's at no near tie: {LOOKUP} in 5 of 5"
+        assert find_fault(con, "run-1", "equal", "all", None) == said
+        assert find_fault(con, "run-1", "complete", "all", None) == (
+            "the record is not complete: Outputs: 5 differ from ordinary decoding's, and at no near tie: a fault"
+        )
+        with Given(con) as given:
+            given.add(None, "p9", [], finish_reason="aborted", n_rounds=None)
+        con.execute("update runs set outcome = null")
+        con.execute("update generations set equal = null, near_tie = null")
+        assert find_fault(con, "run-1", "complete", "all", None) == (
+            "the record is not complete: the run's outcome is not recorded; "
+            "Generations left out of the figures: 1 aborted: the process died"
+        )
