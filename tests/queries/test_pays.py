@@ -160,5 +160,5 @@ def test_several_arms_must_be_told_apart(con: duckdb.DuckDBPyConnection) -> None
 def test_a_store_will_do(tmp_path: Path) -> None:
     record(tmp_path, Simulation(classes=("copy",), n_prompts=8, arms=(Arm(), Arm("copy", 4, rate=0.9))))
     assert assert_pays(tmp_path).n_prompts == 8
-    with pytest.raises(TraceAssertionError, match="expected copy-4 more than 9 times as fast"):
+    with pytest.raises(TraceAssertionError, match="expected copy m=4 more than 9 times as fast"):
         assert_pays(str(tmp_path), 9)

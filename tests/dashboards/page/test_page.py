@@ -126,7 +126,7 @@ def test_draft_lengths_are_the_querys(full: duckdb.DuckDBPyConnection, html: str
         [row["drafter"], str(row["m"]), *(two(row[name]) for name in fields), row["predicted_verdict"] or "-"]
         for row in rows
     ]
-    assert len(rows) == 9
+    assert len({row["drafter"] for row in rows}) == len(rows) // 9 > 0
 
 
 def test_stages_are_the_querys(full: duckdb.DuckDBPyConnection, html: str) -> None:
