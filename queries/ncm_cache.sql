@@ -25,9 +25,10 @@
 --   uncached_positions: positions that each layer processed for a sample, uncached [positions]
 --   uncached_positions_formula: the same by the formula: K P + sum l[k]
 --   cached_allowed: query/key pairs a head and layer that the masks allowed a sample, cached [pairs]
---   cached_allowed_formula: the same by the formula: P P + sum (l[k] P + l[k] l[k]), without masks
+--   cached_allowed_formula: the same by the formula: p + sum (r[k] + l[k] l[k]), where p = P P, or 9 P within units, and
+--     r[k] = l[k] P, or P + l[k] - gcd(P, l[k]) where a position sees the cells it covers
 --   uncached_allowed: query/key pairs a head and layer that the masks allowed a sample, uncached [pairs]
---   uncached_allowed_formula: the same by the formula: sum (P P + l[k] P + l[k] l[k]), without masks
+--   uncached_allowed_formula: the same by the formula: sum (p + r[k] + l[k] l[k])
 --   cached_computed: query/key pairs a head and layer of the shapes that ran for a sample, cached [pairs]
 --   uncached_computed: the same uncached [pairs]
 --   kv_bytes: most that the prefix cache held [bytes]
@@ -42,6 +43,8 @@ with shapes as (
         config_digest,
         config,
         prefix_length::double as p,
+        prefix_attention,
+        level_attention,
         lengths,
         2 * n_layers * n_heads * head_dim * prefix_length
         * case dtype when 'float32' then 4 when 'float16' then 2 when 'bfloat16' then 2 end as payload
@@ -53,9 +56,20 @@ levels_of as (
     select
         config_digest,
         p,
+        prefix_attention,
+        level_attention,
         unnest(lengths)::double as l,
         generate_subscripts(lengths, 1) - 1 as level
     from shapes
+),
+
+-- Covered cells overlap by one where a boundary between two positions lies inside a cell: at gcd - 1 it does not.
+pairs_of as (
+    select
+        *,
+        p * if(prefix_attention = 'units', 9, p) as of_prefix,
+        l * l + if(level_attention = 'cells', p + l - gcd(p::bigint, l::bigint), l * p) as of_level
+    from levels_of
 ),
 
 by_level as (
@@ -64,9 +78,9 @@ by_level as (
         level,
         l + case when level = 0 then p else 0 end as positions_once,
         l + p as positions_repeated,
-        l * p + l * l + case when level = 0 then p * p else 0 end as pairs_once,
-        l * p + l * l + p * p as pairs_repeated
-    from levels_of
+        of_level + case when level = 0 then of_prefix else 0 end as pairs_once,
+        of_level + of_prefix as pairs_repeated
+    from pairs_of
 ),
 
 formulas as (

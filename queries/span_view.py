@@ -15,6 +15,7 @@ from telemetry.records import (
     GenerationEnd,
     GenerationRecord,
     LevelRecord,
+    NcmComparison,
     NcmEnd,
     NcmRecord,
     RoundRecord,
@@ -141,6 +142,13 @@ _LINKS = """list_filter([
                 }
             end
         ], lambda link: link is not null)"""
+_NCM_LINKS = """list_filter([
+            case
+                when g.pair_id is not null then {
+                    'trace_id': coalesce(g.trace_id, trace_id_of(g.pair_id)), 'span_id': span_id_of(g.pair_id, '')
+                }
+            end
+        ], lambda link: link is not null)"""
 
 
 def render_view() -> str:
@@ -192,8 +200,8 @@ def _write_ncm() -> Iterator[str]:
         **where,
         apart="false",
         name=quote(NCM_GENERATE),
-        attributes=_write_object({}, "g", NcmRecord, NcmEnd),
-        links=_NO_LINKS,
+        attributes=_write_object({}, "g", NcmRecord, NcmEnd, NcmComparison),
+        links=_NCM_LINKS,
         aborted=quote(ABORTED),
         other=quote(OTHER_ERROR),
     )

@@ -74,6 +74,14 @@ class Generation(Iterator[Round]):
         self.finish_reason: FinishReason | None = None
 
     @property
+    def traceparent(self) -> str:
+        """W3C trace context of this generation's root span, for what is called while it goes on.
+
+        It is known from the start, though the span is made after the end; its ids are `telemetry.span_data`'s.
+        """
+        return self._log.traceparent
+
+    @property
     def tokens(self) -> list[int]:
         """The committed ids so far, the one that ended the output included."""
         return self._session.output

@@ -8,9 +8,10 @@ from runtime.device import peak_memory, reset_peak_memory
 from runtime.protocols import can_decode
 from runtime.rounds import OpenRound, Round
 from runtime.session import Session
-from telemetry.context import Caller
+from telemetry.context import Caller, remember
 from telemetry.recorder import Recorder
 from telemetry.records import FinishReason, GenerationEnd, GenerationRecord, Timing
+from telemetry.span_data import derive_context
 
 if TYPE_CHECKING:
     from runtime.generation import Stepper
@@ -22,6 +23,7 @@ class GenerationLog:
     def __init__(self, recorder: Recorder, *, timing: Timing, cached_tokens: int, caller: Caller | None = None) -> None:
         self._caller = caller
         self.generation_id = recorder.new_id()
+        remember(self.generation_id, caller)
         self.end_of_prefill: int | None = None
         self._recorder = recorder
         self._now = recorder.clock.monotonic_ns
@@ -33,6 +35,11 @@ class GenerationLog:
         self._consumer_ns = 0
         self._first_token: int | None = None
         self._last_end = self._handed_out = 0
+
+    @property
+    def traceparent(self) -> str:
+        """The root span's W3C context."""
+        return derive_context(self.generation_id, self._caller).traceparent
 
     def begin(self, session: Session, stepper: Stepper) -> None:
         """Take the anchor and record that the generation starts."""

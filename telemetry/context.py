@@ -1,7 +1,8 @@
 """The caller's trace context (W3C Trace Context), of which a generation becomes a part.
 
 Taken when a generation is asked for: from an argument, from the active OpenTelemetry span, or from the environment
-variable TRACEPARENT, in that order. It is only read: nothing here, and no generator, makes a span the current one.
+variable TRACEPARENT, in that order. It is only read: nothing here, and no generator, makes a span the current one. Log
+events of a generation belong to its trace whatever is active by then, so the latest generations' callers are kept.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cache
 
@@ -16,6 +18,8 @@ from telemetry.errors import UsageError
 from telemetry.logs import get_logger
 
 VARIABLE = "TRACEPARENT"
+N_REMEMBERED = 1000
+_callers: OrderedDict[str, Caller | None] = OrderedDict()
 _SAMPLED = 1
 _TRACEPARENT = re.compile(
     r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
@@ -52,6 +56,26 @@ def find_caller(traceparent: str | None = None) -> Caller | None:
             )
         return caller
     return find_active() or _read_environment(os.environ.get(VARIABLE, ""))
+
+
+def remember(generation_id: str, caller: Caller | None) -> None:
+    """Keep who asked for a generation; of more than `N_REMEMBERED`, the earliest are forgotten."""
+    _callers[generation_id] = caller
+    if len(_callers) > N_REMEMBERED:
+        _callers.popitem(last=False)
+
+
+def recall(generation_id: str) -> Caller | None:
+    """Who asked for a generation; for one that is not remembered, who would be asking now."""
+    try:
+        return _callers[generation_id]
+    except KeyError:
+        return find_present()
+
+
+def find_present() -> Caller | None:
+    """The active span, or what the environment says, without a word about one that is none."""
+    return find_active() or parse_traceparent(os.environ.get(VARIABLE, ""))
 
 
 def parse_traceparent(text: str) -> Caller | None:

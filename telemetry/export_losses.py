@@ -7,59 +7,74 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
-from telemetry.ledger import FOLDER, Destination, Entry, Exported, Failed
+from telemetry.ledger import FOLDER, Destination, Entry, Exported, Failed, decode_entry
+from telemetry.logs import get_logger
 
 if TYPE_CHECKING:
     from telemetry.metrics import Metrics
 
-_decode = msgspec.json.Decoder(Entry).decode
+
+class Position(Struct, array_like=True):
+    """How far a cursor was read, in bytes, and when its file was begun: another file of that name is another."""
+
+    begun_wall_ns: int
+    read: int
 
 
 class ExportLosses:
-    """Counts each loss of the exports from `store` once.
+    """Counts each loss of the exports from `store` once. A cursor that cannot be read is left for the next time.
 
-    state: how far each cursor was read, in bytes, by an earlier one (its `state`). from_now: what is there already is
-    left out.
+    state: how far each cursor was read by an earlier one (its `state`). from_now: what is there already is left out.
     """
 
-    def __init__(self, store: Path, state: dict[str, int] | None = None, *, from_now: bool = False) -> None:
+    def __init__(self, store: Path, state: dict[str, Position] | None = None, *, from_now: bool = False) -> None:
         self._folder = store / FOLDER
+        self._unreadable: set[str] = set()
         self.state = dict(state or {})
         if from_now:
-            self.state = {path.name: path.stat().st_size for path in self._list()}
+            for _ in self._read_all():
+                pass
 
     def count(self, metrics: Metrics) -> None:
         """Add what is new to `metrics`, as dropped spans by sink and reason."""
-        for path in self._list():
-            for entry, sink in self._read_new(path):
-                if isinstance(entry, Exported) and entry.refused:
-                    metrics.drop(sink, "refused", entry.refused)
-                elif isinstance(entry, Failed):
-                    metrics.drop(sink, "failed", entry.spans)
+        for entry, sink in self._read_all():
+            if isinstance(entry, Exported) and entry.refused:
+                metrics.drop(sink, "refused", entry.refused)
+            elif isinstance(entry, Failed):
+                metrics.drop(sink, entry.reason, entry.spans)
 
-    def _list(self) -> list[Path]:
-        return sorted(self._folder.glob("*.ndjson"))
+    def _read_all(self) -> Iterator[tuple[Entry, str]]:
+        for path in sorted(self._folder.glob("*.ndjson")):
+            try:
+                yield from self._read_new(path)
+                self._unreadable.discard(path.name)
+            except OSError as error:
+                if path.name not in self._unreadable:
+                    get_logger().warning(
+                        "metrics.cursor_unreadable",
+                        file=str(path),
+                        reason=error.strerror or str(error),
+                        effect="spans that this export lost are not counted until it can be read",
+                    )
+                self._unreadable.add(path.name)
 
-    def _read_new(self, path: Path) -> Iterator[tuple[Entry, str]]:
+    def _read_new(self, path: Path) -> list[tuple[Entry, str]]:
         with path.open("rb") as file:
-            sink = _name_sink(file.readline())
-            start = self.state.get(path.name, 0)
-            if start > path.stat().st_size:
-                start = 0  # it was begun afresh
+            first = _decode(file.readline())
+            begun = first.begun_wall_ns if isinstance(first, Destination) else 0
+            known = self.state.get(path.name)
+            start = known.read if known is not None and known.begun_wall_ns == begun else 0
             file.seek(start)
             *lines, _ = file.read().split(b"\n")  # the last one is not whole yet, or empty
-        self.state[path.name] = start + sum(len(line) + 1 for line in lines)
-        for line in lines:
-            try:
-                yield _decode(line), sink
-            except msgspec.DecodeError:
-                continue  # its writer was killed in the middle of it
+        self.state[path.name] = Position(begun, start + sum(len(line) + 1 for line in lines))
+        sink = "otlp" if isinstance(first, Destination) and "://" in first.destination else "file"
+        return [(entry, sink) for line in lines if (entry := _decode(line)) is not None]
 
 
-def _name_sink(first_line: bytes) -> str:
+def _decode(line: bytes) -> Entry | None:
     try:
-        first = _decode(first_line)
+        return decode_entry(line)
     except msgspec.DecodeError:
-        return "file"
-    return "otlp" if isinstance(first, Destination) and "://" in first.destination else "file"
+        return None  # its writer was killed in the middle of it

@@ -63,7 +63,7 @@ def export(generations: Iterable[Recorded], taker: Taker, ledger: Ledger) -> Cou
     """
     counts = Counts()
     for recorded in generations:
-        if recorded.id in ledger.entries:
+        if ledger.has(recorded.id):
             counts.already += 1
             continue
         spans = list(spans_of(recorded))
@@ -72,18 +72,16 @@ def export(generations: Iterable[Recorded], taker: Taker, ledger: Ledger) -> Cou
         elif counts.failed:
             counts.failed += len(spans)
         else:
-            deliver(recorded.id, spans, taker, ledger, counts)
+            counts.add(deliver(recorded.id, spans, taker, ledger))
     return counts
 
 
-def deliver(generation_id: str, spans: list[SpanData], taker: Taker, ledger: Ledger, counts: Counts) -> bool:
-    """Give one generation's spans to `taker`, count them, and note them unless they should be tried again."""
+def deliver(generation_id: str, spans: list[SpanData], taker: Taker, ledger: Ledger) -> Sent:
+    """Give one generation's spans to `taker`, and note them unless they should be tried again."""
     sent = taker.send(spans)
-    counts.add(sent)
-    if sent.again:
-        return False
-    ledger.note(generation_id, sent=sent.sent, refused=sent.refused)
-    return True
+    if not sent.again:
+        ledger.note(generation_id, sent=sent.sent, refused=sent.refused)
+    return sent
 
 
 class JsonFile:
@@ -124,7 +122,7 @@ def export_parquet(
     counts = Counts()
     new: dict[str | None, list[Recorded]] = {}
     for recorded in generations:
-        if recorded.id in ledger.entries:
+        if ledger.has(recorded.id):
             counts.already += 1
         else:
             new.setdefault(recorded.start.run_id, []).append(recorded)

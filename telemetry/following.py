@@ -95,7 +95,10 @@ class Follower:
         return found
 
     def _list_journals(self) -> list[str]:
-        names = [name for name in os.listdir(self._folder) if name.endswith(SUFFIX)] if self._folder.is_dir() else []
+        try:
+            names = [name for name in os.listdir(self._folder) if name.endswith(SUFFIX)]
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
         return sorted(names if self._journals is None else set(names).intersection(self._journals))
 
     def _read(self, name: str, found: list[Line]) -> None:

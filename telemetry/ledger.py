@@ -1,17 +1,22 @@
 """What was exported where: the cursor of exports, kept in the store.
 
 A line a generation and destination, appended as soon as the destination has it, so that an export that is broken off
-goes on where it stopped and nothing is sent twice; a run's follower and `roundscope export` share it. It says nothing
-of what was recorded and may be deleted: then everything is exported again, with the same ids.
+goes on where it stopped; runs' followers and `roundscope export` share it, several at a time. What is noted is not sent
+again. Sent but not noted, and so sent twice with the same ids, can be: a generation whose export was killed in between,
+one of which only a part arrived, and one that two exports have in hand at the same moment. The file says nothing of
+what was recorded and may be deleted: then everything is exported again, with the same ids.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,12 +25,14 @@ from msgspec import Struct
 from telemetry.errors import RoundscopeError
 
 FOLDER = "exported"
+Loss: TypeAlias = Literal["refused", "failed"]
 
 
 class Destination(Struct, tag="destination", tag_field="type"):
-    """The first line: where to."""
+    """The first line: where to, and since when. A later one voids what stands before it: the destination was empty."""
 
     destination: str
+    begun_wall_ns: int = 0
 
 
 class Exported(Struct, tag="exported", tag_field="type"):
@@ -40,69 +47,106 @@ class Failed(Struct, tag="failed", tag_field="type"):
     """Spans that a run's follower gave up on, for the metrics; their generations can still be exported."""
 
     spans: int
+    reason: Loss = "failed"
 
 
 Entry: TypeAlias = Destination | Exported | Failed
-_decode = msgspec.json.Decoder(Entry).decode
+decode_entry = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class Ledger:
-    """The generations that `destination` has. One at a time: RoundscopeError if another export to it is going on.
+    """The generations that `destination` has, by whichever export.
 
-    afresh: the destination is empty, so what was noted before is void.
+    afresh: the destination is empty, so what was noted before is void. alone: RoundscopeError if another export to it
+    is going on, and none can begin meanwhile.
     """
 
-    def __init__(self, store: Path, destination: str, *, afresh: bool = False) -> None:
+    def __init__(self, store: Path, destination: str, *, afresh: bool = False, alone: bool = False) -> None:
         name = _strip(destination)
         self.path = store / FOLDER / f"{sha256(name.encode()).hexdigest()[:16]}.ndjson"
-        self.entries: dict[str, Exported] = {}
+        self._exported: set[str] = set()
+        self._read_to = 0
+        self._alone = alone
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
-            raise RoundscopeError(f"cannot write the cursor of exports {self.path}: {error.strerror}") from error
+            raise self._cannot_write(error) from error
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise RoundscopeError(f"another export to {name} is going on; wait until it has ended") from None
-        if afresh:
-            os.ftruncate(self._fd, 0)
-        self._read(name)
+            self._begin(name, afresh)
+        except BaseException:
+            self.close()
+            raise
 
-    def _read(self, name: str) -> None:
-        with open(self._fd, "rb", closefd=False) as file:
-            lines = file.read().split(b"\n")
-        if lines == [b""]:
-            self._append(Destination(name))
-        elif lines[-1]:
-            os.write(self._fd, b"\n")  # whoever wrote last was killed in the middle of it
-        for line in lines:
+    def _begin(self, name: str, afresh: bool) -> None:
+        if self._alone:
             try:
-                entry = _decode(line)
-            except msgspec.DecodeError:
-                continue
-            if isinstance(entry, Exported):
-                self.entries[entry.generation_id] = entry
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RoundscopeError(f"another export to {name} is going on; wait until it has ended") from None
+        with self._locked():
+            if afresh or not os.fstat(self._fd).st_size:
+                self._write(Destination(name, time.time_ns()))
+
+    def has(self, generation_id: str) -> bool:
+        """Whether the destination has this generation, as far as anybody has noted."""
+        self._read_new()
+        return generation_id in self._exported
 
     def note(self, generation_id: str, *, sent: int, refused: int) -> None:
         """The destination has this generation."""
-        self.entries[generation_id] = Exported(generation_id, sent, refused)
-        self._append(self.entries[generation_id])
+        self._append(Exported(generation_id, sent, refused))
 
-    def note_failed(self, spans: int) -> None:
-        """The destination did not get this many spans in time."""
-        self._append(Failed(spans))
+    def note_failed(self, spans: int, reason: Loss = "failed") -> None:
+        """The destination did not get this many spans in time, or refused them for now."""
+        self._append(Failed(spans, reason))
+
+    def _read_new(self) -> None:
+        size = os.fstat(self._fd).st_size
+        if size <= self._read_to:
+            return
+        lines, end, _ = os.pread(self._fd, size - self._read_to, self._read_to).rpartition(b"\n")
+        self._read_to += len(lines) + len(end)
+        for line in lines.split(b"\n"):
+            try:
+                entry = decode_entry(line)
+            except msgspec.DecodeError:
+                continue  # its writer was killed in the middle of it
+            if isinstance(entry, Exported):
+                self._exported.add(entry.generation_id)
+            elif isinstance(entry, Destination):
+                self._exported.clear()
 
     def _append(self, entry: Entry) -> None:
+        with self._locked():
+            self._write(entry)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else writes meanwhile; whoever reads and sends is not kept from it."""
         try:
-            os.write(self._fd, _encode(entry) + b"\n")
+            if not self._alone:
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                if not self._alone:
+                    fcntl.flock(self._fd, fcntl.LOCK_UN)
         except OSError as error:
-            raise RoundscopeError(f"cannot write the cursor of exports {self.path}: {error.strerror}") from error
+            raise self._cannot_write(error) from error
+
+    def _write(self, entry: Entry) -> None:
+        size = os.fstat(self._fd).st_size
+        if size and os.pread(self._fd, 1, size - 1) != b"\n":
+            os.write(self._fd, b"\n")  # whoever wrote last was killed in the middle of it
+        os.write(self._fd, _encode(entry) + b"\n")
+
+    def _cannot_write(self, error: OSError) -> RoundscopeError:
+        return RoundscopeError(f"cannot write the cursor of exports {self.path}: {error.strerror}")
 
     def close(self) -> None:
-        """Let another export begin."""
+        """Let go of it."""
         os.close(self._fd)
 
     def __enter__(self) -> Ledger:

@@ -71,15 +71,13 @@ def _add_trace(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     A generation is in its caller's trace, but for one of a distributed run (`rank`), which has a trace of its own.
     """
     from telemetry import context
-    from telemetry.span_data import derive_span_id, derive_trace_id
+    from telemetry.span_data import derive_context
 
-    caller = context.find_active() or context.parse_traceparent(os.environ.get(context.VARIABLE, ""))
     generation_id = event.get("generation_id")
     if generation_id is None:
         event.pop("generation_id", None)
-        ids = {} if caller is None else {"trace_id": caller.trace_id, "span_id": caller.span_id}
+        span = context.find_present()
     else:
-        own = caller is None or "rank" in event
-        trace_id = derive_trace_id(generation_id) if own or caller is None else caller.trace_id
-        ids = {"trace_id": trace_id, "span_id": derive_span_id(generation_id)}
+        span = derive_context(generation_id, None if "rank" in event else context.recall(generation_id))
+    ids = {} if span is None else {"trace_id": span.trace_id, "span_id": span.span_id}
     return {**ids, **event}

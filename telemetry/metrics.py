@@ -27,6 +27,7 @@ from telemetry.records import (
     GenerationRecord,
     LevelRecord,
     LossRecord,
+    NcmComparison,
     NcmEnd,
     NcmRecord,
     Record,
@@ -90,6 +91,7 @@ class Metrics:
             NcmRecord: self._begin_ncm,
             LevelRecord: self._count_level,
             NcmEnd: self._end_ncm,
+            NcmComparison: self._compare_ncm,
             LossRecord: self._lose,
         }
         self._show_from_the_start()
@@ -252,8 +254,7 @@ class Metrics:
         self._values.numbers["peak_memory_bytes"][labels] = record.peak_memory_bytes
 
     def _compare(self, record: ComparisonRecord, _: str) -> None:
-        output = "equal" if record.equal else "near_tie" if record.near_tie else "divergent"
-        self._values.add("comparisons", (output,))
+        self._values.add("comparisons", (_judge(record),))
 
     def _begin_ncm(self, record: NcmRecord, journal: str) -> None:
         labels = self._open_generation(record, (record.config, record.arm), journal)
@@ -280,5 +281,12 @@ class Metrics:
         self._values.add("ncm_seconds", opened.labels, record.total_ns)
         self._values.numbers["ncm_kv_cache_bytes"][opened.labels] = record.kv_bytes
 
+    def _compare_ncm(self, record: NcmComparison, _: str) -> None:
+        self._values.add("ncm_comparisons", (_judge(record),))
+
     def _lose(self, record: LossRecord, _: str) -> None:
         self.drop("journal", "write_failed", record.n_records)
+
+
+def _judge(record: ComparisonRecord | NcmComparison) -> str:
+    return "equal" if record.equal else "near_tie" if record.near_tie else "divergent"

@@ -45,7 +45,8 @@ _WORTH_REPEATING = (408, 429)
 class Sent:
     """What became of spans: taken by the receiver; refused by it; or not delivered, and why.
 
-    again: the same request may be taken later, as when it lacked a header.
+    again: the same request may be taken later, as when it lacked a header. after_s: no sooner than that, if the
+    receiver said so.
     """
 
     sent: int = 0
@@ -53,6 +54,7 @@ class Sent:
     failed: int = 0
     reason: str | None = None
     again: bool = False
+    after_s: float = 0.0
 
     def add(self, other: Sent) -> None:
         """Count `other` in; the latest reason stays."""
@@ -61,6 +63,7 @@ class Sent:
         self.failed += other.failed
         self.reason = other.reason or self.reason
         self.again = self.again or other.again
+        self.after_s = max(self.after_s, other.after_s)
 
 
 class Sender:
@@ -76,6 +79,7 @@ class Sender:
 
         self._status: int | None = None
         self._answer = b""
+        self._after_s = 0.0
         session = requests.Session()
         session.hooks["response"].append(self._look)
         self.endpoint = complete_endpoint(endpoint)
@@ -90,7 +94,7 @@ class Sender:
         total = Sent()
         for start in range(0, len(spans), BATCH_SPANS):
             batch = spans[start : start + BATCH_SPANS]
-            self._status, self._answer = None, b""
+            self._status, self._answer, self._after_s = None, b"", 0.0
             try:
                 result = self._exporter.export([_make_readable(span, self._resource) for span in batch])
             except requests.RequestException:  # older exporters let it through
@@ -111,10 +115,12 @@ class Sender:
         reason = f"the receiver answers {self._status}"
         if 400 <= self._status < 500 and self._status not in _WORTH_REPEATING:
             return Sent(refused=n, reason=reason, again=True)
-        return Sent(failed=n, reason=reason, again=True)
+        return Sent(failed=n, reason=reason, again=True, after_s=self._after_s)
 
     def _look(self, response: Response, *_: Any, **__: Any) -> None:
         self._status, self._answer = response.status_code, response.content
+        said = response.headers.get("Retry-After", "")
+        self._after_s = float(said) if said.isdecimal() else 0.0  # a date would be by the receiver's clock
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -11,15 +11,16 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from telemetry.errors import RoundscopeError
-from telemetry.exporting import Counts, deliver
+from telemetry.exporting import Counts, Taker, deliver
 from telemetry.following import Follower
 from telemetry.grouping import Grouping, Recorded
 from telemetry.journal import FOLDER
 from telemetry.ledger import Ledger
-from telemetry.otlp import Sender
+from telemetry.otlp import Sender, Sent
 from telemetry.sidecar import Sidecar, begin_following, is_over, start, tell
 from telemetry.spans import spans_of
 
@@ -47,61 +48,76 @@ def follow(store: Path, journal: Path, endpoint: str) -> Sidecar:
 class Exporter:
     """Groups a journal's records into generations and sends them, oldest first."""
 
-    def __init__(self, follower: Follower, sender: Sender, ledger: Ledger) -> None:
+    def __init__(self, follower: Follower, taker: Taker, ledger: Ledger) -> None:
         self.counts = Counts()
         self._follower = follower
-        self._sender = sender
+        self._taker = taker
         self._ledger = ledger
         self._grouping = Grouping()
         self._queue: deque[Recorded] = deque()
         self._not_before = 0.0
 
-    def step(self, until: float | None = None) -> None:
-        """Take what is new and send what is over; if `until` is given, no later, and without waiting to retry."""
-        while lines := self._follower.poll():
-            for line in lines:
-                if line.record is not None:
-                    self._enqueue(self._grouping.add(line.record))
-        while self._queue and time.monotonic() < (until or float("inf")):
-            if until is None and time.monotonic() < self._not_before:
-                return
-            if not self._send(self._queue[0]):
-                self._not_before = time.monotonic() + RETRY_S
-                return
-            self._queue.popleft()
+    def step(self) -> bool:
+        """Take what is new and send one generation that is over; whether there is another to send at once."""
+        self._take()
+        if time.monotonic() < self._not_before or not self._queue:
+            return False
+        return self._send_first() and bool(self._queue)
 
     def finish(self) -> None:
         """The writer has gone: what is left is sent as it stands, as far as the time allows, and the rest counted."""
         until = time.monotonic() + END_S
-        self.step(until)
+        self._take()
         self._enqueue(self._grouping.flush())
-        self.step(until)
+        while self._queue and time.monotonic() < until and self._send_first():
+            pass
         for recorded in self._queue:
             self._give_up(recorded)
+
+    def _take(self) -> None:
+        while lines := self._follower.poll():
+            for line in lines:
+                if line.record is not None:
+                    self._enqueue(self._grouping.add(line.record))
 
     def _enqueue(self, generations: list[Recorded]) -> None:
         for recorded in generations:
             if recorded.start.sampled is False:
                 self.counts.unsampled += 1
-            elif recorded.id not in self._ledger.entries:
+            else:
                 self._queue.append(recorded)
         while len(self._queue) > QUEUE:
             self._give_up(self._queue.popleft())
 
     def _give_up(self, recorded: Recorded) -> None:
+        if self._ledger.has(recorded.id):
+            return
         n_spans = len(list(spans_of(recorded)))
         self.counts.failed += n_spans
         self._ledger.note_failed(n_spans)
 
-    def _send(self, recorded: Recorded) -> bool:
-        attempt = Counts()
-        done = deliver(recorded.id, list(spans_of(recorded)), self._sender, self._ledger, attempt)
-        self.counts.reasons += attempt.reasons
-        if attempt.failed:  # counted when it is given up
-            return False
-        self.counts.sent += attempt.sent
-        self.counts.refused += attempt.refused
-        return done or bool(attempt.refused)
+    def _send_first(self) -> bool:
+        """Send the oldest generation; whether that is done with, and not to be tried again from here."""
+        recorded = self._queue[0]
+        if not self._ledger.has(recorded.id):
+            sent = deliver(recorded.id, list(spans_of(recorded)), self._taker, self._ledger)
+            if sent.failed:  # counted when it is given up
+                self._not_before = time.monotonic() + max(RETRY_S, sent.after_s)
+                self.counts.add(Sent(reason=sent.reason))
+                return False
+            self.counts.add(sent)
+            if sent.again:
+                self._ledger.note_failed(sent.refused, "refused")
+        self._queue.popleft()
+        return True
+
+
+def send_until(is_over: Callable[[float], bool], exporter: Exporter) -> None:
+    """Send until `is_over`, which waits as many seconds as it is told; it is asked between any two generations."""
+    is_more = False
+    while not is_over(0.0 if is_more else POLL_S):
+        is_more = exporter.step()
+    exporter.finish()
 
 
 def main(arguments: list[str]) -> None:
@@ -117,9 +133,7 @@ def main(arguments: list[str]) -> None:
     with ledger:
         exporter = Exporter(Follower(store / FOLDER, journals=[journal]), sender, ledger)
         tell(endpoint=sender.endpoint)
-        while not is_over(POLL_S):
-            exporter.step()
-        exporter.finish()
+        send_until(is_over, exporter)
         counts = exporter.counts
         tell(
             sent=counts.sent,

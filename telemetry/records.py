@@ -28,6 +28,8 @@ Way: TypeAlias = Literal["none", "trim", "snapshot"]
 NcmFinish: TypeAlias = Literal["complete", "exited", "cancelled", "error"]
 Exit: TypeAlias = Literal["none", "verified"]
 Policy: TypeAlias = Literal["block_diagonal", "block_causal"]
+PrefixAttention: TypeAlias = Literal["all", "units"]
+LevelAttention: TypeAlias = Literal["all", "cells"]
 
 COMMITS_ONE_MORE: tuple[Outcome, ...] = ("correction", "bonus", "step")
 """Outcomes whose round commits one token of the target's beyond the accepted ones."""
@@ -263,6 +265,12 @@ class NcmRecord(Struct, tag="ncm", tag_field="type", kw_only=True, omit_defaults
     config: Annotated[str, about("name of the configuration")]
     config_digest: Annotated[str, about("sha256 over the configuration")]
     policy: Annotated[Policy, about("attention policy")]
+    prefix_attention: Annotated[
+        PrefixAttention, about("what a head sees of the prefix there: all, or the row, column or box of a 9 x 9 grid")
+    ]
+    level_attention: Annotated[
+        LevelAttention, about("what a level's position sees of the prefix: all, or the cells that it covers")
+    ]
     dtype: Annotated[str, about("type of the weights")]
     n_layers: Annotated[Count, about("transformer layers")]
     n_heads: Annotated[Count, about("attention heads of a layer")]
@@ -299,6 +307,17 @@ class NcmEnd(Struct, tag="ncm_end", tag_field="type", kw_only=True, omit_default
     total_ns: Annotated[Count, about("start of the generation to its output on the host", "ns")]
     levels_ns: Annotated[Count, about("sum of the levels' durations", "ns")]
     finish_ns: Annotated[Count, about("after the last level: waiting for the device, last decoding and check", "ns")]
+    decode_ns: Annotated[
+        Count | None,
+        about(
+            "of finish_ns: decoding the whole hierarchy and reading it, with the wait for what the levels launched; "
+            "NULL: decoded in the levels, or never",
+            "ns",
+        ),
+    ] = None
+    check_ns: Annotated[Count | None, about("of finish_ns: checking the outputs; NULL: not done there", "ns")] = None
+    decode_basis: Annotated[Basis | None, about("what decode_ns was timed by")] = None
+    check_basis: Annotated[Basis | None, about("what check_ns was timed by")] = None
     peak_memory_bytes: Annotated[Count, about("MLX's peak memory during the generation", "bytes")]
     kv_bytes: Annotated[Count, about("most that the prefix cache held", "bytes")]
     codes_digest: Annotated[str, about("sha256 over the codes of all levels and samples")]

@@ -12,6 +12,7 @@ added to a round; they pass through the provider's sampler, processors and expor
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -87,10 +88,10 @@ def _make_context(trace_id: str, span_id: str, *, remote: bool) -> SpanContext:
 
 
 def _make_ids() -> Any:
-    """An id generator of the SDK that gives the ids it was told."""
+    """An id generator of the SDK that gives the ids it was told, to each thread its own."""
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-    class Told(IdGenerator):
+    class Told(threading.local, IdGenerator):
         trace_id = span_id = 0
 
         def generate_trace_id(self) -> int:

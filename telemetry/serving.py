@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import socket
 import sys
 import threading
@@ -24,7 +25,7 @@ import msgspec
 from msgspec import Struct
 
 from telemetry.errors import RoundscopeError, UsageError
-from telemetry.export_losses import ExportLosses
+from telemetry.export_losses import ExportLosses, Position
 from telemetry.following import Follower
 from telemetry.journal import FOLDER
 from telemetry.logs import get_logger
@@ -48,7 +49,7 @@ class State(Struct):
 
     metrics: MetricsState
     journals: dict[str, Any]
-    exports: dict[str, int]
+    exports: dict[str, Position]
 
 
 class Counting:
@@ -99,7 +100,10 @@ class Counting:
             return
         try:
             partial = self._path.with_suffix(".partial")
-            partial.write_bytes(state)
+            with partial.open("wb") as file:
+                file.write(state)
+                file.flush()
+                os.fsync(file.fileno())  # else a file of that name may be empty after a crash of the machine
             partial.replace(self._path)
             self._kept = state
         except OSError as error:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Literal
 
+from telemetry.context import Caller
 from telemetry.records import GenerationRecord, LevelRecord, NcmRecord, RoundRecord
 from telemetry.span_names import ERROR_TYPE, STAGE_BASIS
 
@@ -87,6 +88,12 @@ def derive_trace_id(generation_id: str) -> str:
 def derive_span_id(generation_id: str, place: str = "") -> str:
     """The id of the span at `place` of a generation: 16 hexadecimal digits."""
     return sha256(f"{generation_id}/{place}".encode()).hexdigest()[:16]
+
+
+def derive_context(generation_id: str, caller: Caller | None) -> Caller:
+    """The root span of a generation that is its caller's child, as the caller of whatever happens within it."""
+    trace_id = derive_trace_id(generation_id) if caller is None else caller.trace_id
+    return Caller(trace_id, derive_span_id(generation_id), caller is None or caller.sampled)
 
 
 class Tree:

@@ -11,6 +11,7 @@ from telemetry.records import (
     GenerationEnd,
     GenerationRecord,
     LevelRecord,
+    NcmComparison,
     NcmEnd,
     NcmRecord,
     RoundRecord,
@@ -61,7 +62,8 @@ A generation is a trace, made from its records after it has ended, with the time
   not delivered is shown at the end.
 - `roundscope export --otlp ENDPOINT`, `--otlp-json FILE` or `--parquet DIR` sends or writes what is recorded, each
   generation once for each destination (noted in `STORE/exported`). A generation is sent whole or tried again, so
-  after a failure some of its spans may come twice, with the same ids.
+  after a failure some of its spans may come twice, with the same ids; so may one that two exports to the same
+  receiver have in hand at the same moment.
 - `roundscope import FILE` takes an OTLP-JSON file into a store. `select * from spans` shows the same rows in SQL.
 - `telemetry.instrument(tracer_provider=...)` gives them to your application's own tracer provider, after each
   generation and in its thread. Derived ids need a provider whose tracers take an id generator, as
@@ -79,9 +81,10 @@ A generation is a trace, made from its records after it has ended, with the time
   OpenTelemetry span when they are called, or the environment variable TRACEPARENT. Else its id is the generation's
   (where that is no 32 hexadecimal digits, the first 32 of its SHA-256). In a distributed run every generation is a
   trace of its own that links to the caller.
+- `traceparent` of a generation is its root span's context, for what is called while it goes on.
 - A span's id is the first 16 hexadecimal digits of the SHA-256 of `GENERATION_ID/PLACE`; the place is empty for the
   root, `{PREFILL}`, the INDEX of a round or level, or `INDEX/STAGE`. The same records give the same ids.
-- A speculative generation links to the ordinary one that it was compared with.
+- A speculative generation links to the ordinary one that it was compared with, one with prefix cache to the uncached.
 - A trace whose caller does not sample it is neither sent nor replayed; its rows are recorded all the same.
 - The status is unset, or `error` with `{ERROR_TYPE}`: the class of the exception, `{OTHER_ERROR}` if it is not known,
   or `{ABORTED}` for a generation whose process died. A rejected proposal is no error, nor is a cancellation.
@@ -92,7 +95,7 @@ A generation is a trace, made from its records after it has ended, with the time
 _SPANS: tuple[tuple[str, str, tuple[type[Struct], ...]], ...] = (
     (f"{OPERATION} MODEL", "One generation.", (GenerationRecord, GenerationEnd, ComparisonRecord)),
     (ROUND, "One round.", (RoundRecord,)),
-    (NCM_GENERATE, "One coarse-to-fine generation of a batch of samples.", (NcmRecord, NcmEnd)),
+    (NCM_GENERATE, "One coarse-to-fine generation of a batch of samples.", (NcmRecord, NcmEnd, NcmComparison)),
     (NCM_LEVEL, "One level of its hierarchy.", (LevelRecord,)),
 )
 

@@ -21,6 +21,7 @@ from telemetry.records import (
     GenerationEnd,
     GenerationRecord,
     LevelRecord,
+    NcmComparison,
     NcmEnd,
     NcmRecord,
     Record,
@@ -41,6 +42,7 @@ from telemetry.span_names import (
 from telemetry.spans import spans_of
 
 _KNOWN = {PREFILL, ROUND, NCM_GENERATE, NCM_LEVEL, *ROUND_STAGES.values(), *NCM_STAGES.values()}
+_PAIR = next(each.name for each in attributes_of(ComparisonRecord) if each.field.name == "pair_id")
 _OURS = SAMPLED | HAS_IS_REMOTE | IS_REMOTE
 R = TypeVar("R", bound=Struct)
 
@@ -130,6 +132,8 @@ def _rebuild(root: SpanData, children: Mapping[tuple[str, str], list[SpanData]])
         recorded.levels.extend(sorted(levels, key=lambda each: each.level))
         if "roundscope.ncm.finish_reason" in root.attributes:
             recorded.end = _make(NcmEnd, root, generation_id=recorded.id, total_ns=_last(root))
+        if _PAIR in root.attributes:
+            recorded.comparison = _make(NcmComparison, root, generation_id=recorded.id)
         return recorded
     recorded = Recorded(_make(GenerationRecord, root, **_find_origin(root, "gen_ai.response.id")))
     prefills = [each for each in below if each.name == PREFILL]
@@ -139,7 +143,7 @@ def _rebuild(root: SpanData, children: Mapping[tuple[str, str], list[SpanData]])
     if prefills:
         own = {"generation_id": recorded.id, "total_ns": _last(root), "prefill_ns": _last(prefills[0])}
         recorded.end = _make(GenerationEnd, root, **own)
-    if "roundscope.comparison.pair_id" in root.attributes:
+    if _PAIR in root.attributes:
         recorded.comparison = _make(ComparisonRecord, root, generation_id=recorded.id)
     return recorded
 
@@ -150,7 +154,7 @@ def _find_origin(root: SpanData, id_attribute: str) -> dict[str, Any]:
     origin: dict[str, Any] = {"started_wall_ns": root.start_unix_ns}
     # The first link is to the caller where the generation is a trace of its own.
     if root.attributes.get("roundscope.generation.rank") is not None:
-        if len(root.links) > ("roundscope.comparison.pair_id" in root.attributes):
+        if len(root.links) > (_PAIR in root.attributes):
             origin |= {"trace_id": root.links[0].trace_id, "parent_span_id": root.links[0].span_id or None}
     elif root.parent_id is not None or root.trace_id != derive_trace_id(generation_id):
         origin |= {"trace_id": root.trace_id, "parent_span_id": root.parent_id}

@@ -23,6 +23,7 @@ from telemetry.records import (
     GenerationEnd,
     GenerationRecord,
     LevelRecord,
+    NcmComparison,
     NcmEnd,
     NcmRecord,
     RoundRecord,
@@ -76,6 +77,7 @@ _PREFIXES: dict[type[Struct], str] = {
     RoundRecord: "roundscope.round.",
     NcmRecord: "roundscope.ncm.",
     NcmEnd: "roundscope.ncm.",
+    NcmComparison: "roundscope.comparison.",
     LevelRecord: "roundscope.level.",
 }
 _CONVENTIONAL: dict[tuple[type[Struct], str], tuple[str, Form]] = {
@@ -95,6 +97,7 @@ _IN_THE_SPAN: dict[type[Struct], frozenset[str]] = {
     RoundRecord: frozenset({"generation_id", "start_ns", "t_round_ns"}),
     NcmRecord: frozenset({"started_wall_ns", "trace_id", "parent_span_id", "sampled"}),
     NcmEnd: frozenset({"generation_id", "total_ns"}),
+    NcmComparison: frozenset({"generation_id"}),
     LevelRecord: frozenset({"generation_id", "start_ns", "t_level_ns"}),
 }
 _STAGES: dict[type[Struct], tuple[str, ...]] = {RoundRecord: STAGES, LevelRecord: LEVEL_STAGES}

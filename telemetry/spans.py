@@ -54,16 +54,18 @@ def spans_of(recorded: Recorded) -> Iterator[SpanData]:
     if isinstance(start, NcmRecord):
         yield from spans_of_ncm(recorded, start)
         return
+    comparison = recorded.comparison
     assert end is None or isinstance(end, GenerationEnd)
+    assert comparison is None or isinstance(comparison, ComparisonRecord)
     tree = Tree(start)
     last = max((each.start_ns + each.t_round_ns for each in recorded.rounds), default=0)
     reason, error_type = (None, None) if end is None else (end.finish_reason, end.error_type)
     yield tree.root(
         f"{OPERATION} {start.model}",
         last if end is None else end.total_ns,
-        _describe(start, end, recorded.comparison),
+        _describe(start, end, comparison),
         name_error(reason, error_type),
-        pair_id=None if recorded.comparison is None else recorded.comparison.pair_id,
+        pair_id=None if comparison is None else comparison.pair_id,
     )
     if end is not None:
         yield tree.child(PREFILL, PREFILL, 0, end.prefill_ns, {STAGE_BASIS: "barrier"})

@@ -5,20 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from telemetry.grouping import Recorded
-from telemetry.records import NcmEnd, NcmRecord
+from telemetry.records import NcmComparison, NcmEnd, NcmRecord
 from telemetry.span_data import SpanData, Tree, name_error
 from telemetry.span_names import FORWARD_FIELDS, NCM_GENERATE, NCM_LEVEL, NCM_STAGES, attributes_of, read_attributes
 
 
 def spans_of_ncm(recorded: Recorded, start: NcmRecord) -> Iterator[SpanData]:
     """The spans of one generation, parents first."""
-    end = recorded.end
+    end, comparison = recorded.end, recorded.comparison
     assert end is None or isinstance(end, NcmEnd)
+    assert comparison is None or isinstance(comparison, NcmComparison)
     tree = Tree(start)
     last = max((each.start_ns + each.t_level_ns for each in recorded.levels), default=0)
     reason, error_type = (None, None) if end is None else (end.finish_reason, end.error_type)
-    attributes = read_attributes(start) | ({} if end is None else read_attributes(end))
-    yield tree.root(NCM_GENERATE, last if end is None else end.total_ns, attributes, name_error(reason, error_type))
+    attributes = read_attributes(start)
+    for record in (end, comparison):
+        if record is not None:
+            attributes |= read_attributes(record)
+    yield tree.root(
+        NCM_GENERATE,
+        last if end is None else end.total_ns,
+        attributes,
+        name_error(reason, error_type),
+        pair_id=None if comparison is None else comparison.pair_id,
+    )
     for each in recorded.levels:
         place = str(each.level)
         attributes = read_attributes(each)

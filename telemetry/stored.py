@@ -14,17 +14,19 @@ import duckdb
 import msgspec
 from msgspec import Struct
 
-from telemetry.grouping import Recorded
+from telemetry.grouping import UNCACHED, Recorded
 from telemetry.records import (
     ComparisonRecord,
     GenerationEnd,
     GenerationRecord,
     LevelRecord,
+    NcmComparison,
     NcmEnd,
     NcmRecord,
     RoundRecord,
     describe_fields,
 )
+from telemetry.schema import quote
 
 AT_ONCE = 200
 R = TypeVar("R", bound=Struct)
@@ -42,6 +44,16 @@ _COMPARED = """
     coalesce(
         j.writer = 'running' AND g.pair_id IS NULL AND g.finish_reason IN ('stop', 'length')
         AND g.run_id IN (SELECT run_id FROM runs WHERE outcome IS NULL) AND g.drafter IS NOT NULL AND NOT g.warm_up,
+        false
+    )
+"""
+_NCM_COMPARED = f"""
+    coalesce(
+        j.writer = 'running' AND g.pair_id IS NULL AND g.finish_reason IN ('complete', 'exited')
+        AND EXISTS (
+            FROM runs AS r
+            WHERE r.run_id = g.run_id AND r.outcome IS NULL AND list_contains(r.arms, {quote(UNCACHED)} || g.arm)
+        ) AND g.cache AND NOT g.warm_up,
         false
     )
 """
@@ -72,7 +84,7 @@ class Stored:
         parts: str,
         order: str,
     ) -> Iterator[Recorded]:
-        is_open = f"{_OPEN} OR {_COMPARED}" if start is GenerationRecord else _OPEN
+        is_open = f"{_OPEN} OR {_COMPARED if start is GenerationRecord else _NCM_COMPARED}"
         rows = self._fetch(_WANTED.format(table=table, open=is_open), {"run_id": self._run_id})
         wanted = [row for row in rows if not row["is_open"]]
         self.n_open += len(rows) - len(wanted)
@@ -103,8 +115,8 @@ def _put_together(
     (recorded.levels if start is NcmRecord else recorded.rounds).extend(parts)
     if row["total_ns"] is not None:
         recorded.end = _make(end, row)
-    if row.get("pair_id") is not None:
-        recorded.comparison = _make(ComparisonRecord, row)
+    if row["pair_id"] is not None:
+        recorded.comparison = _make(NcmComparison, row) if start is NcmRecord else _make(ComparisonRecord, row)
     return recorded
 
 

@@ -14,7 +14,10 @@ def say_cache(row: Row) -> str:
     if row["speedup"] is not None:
         cached, uncached = say_duration(row["cached_seconds"]), say_duration(row["uncached_seconds"])
         said += f", {cached} a generation instead of {uncached}"
-    return _end(said, row)
+    said = _end(said, row)
+    if row["n_codes_compared"] and row["n_codes_equal"] == row["n_codes_compared"]:
+        said += f" All {row['n_codes_compared']} pairs have the same codes."
+    return said
 
 
 def say_work(row: Row) -> str:
@@ -30,7 +33,7 @@ def _compare(row: Row, name: str) -> str:
     mine, other = row[f"cached_{name}"], row[f"uncached_{name}"]
     formulas = (row[f"cached_{name}_formula"], row[f"uncached_{name}_formula"])
     said = f"{mine:,.0f} instead of {other:,.0f}"
-    return said if (mine, other) == formulas else f"{said} (without masks {formulas[0]:,.0f} and {formulas[1]:,.0f})"
+    return said if (mine, other) == formulas else f"{said} (by the formula {formulas[0]:,.0f} and {formulas[1]:,.0f})"
 
 
 def say_memory(row: Row) -> str:

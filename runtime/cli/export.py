@@ -98,7 +98,7 @@ def _to_file(stored: Stored, store: Path, path: Path) -> Counts:
     from telemetry.ledger import Ledger
 
     afresh = not path.exists()
-    with closing(JsonFile(path)) as file, Ledger(store, str(path.resolve()), afresh=afresh) as ledger:
+    with closing(JsonFile(path)) as file, Ledger(store, str(path.resolve()), afresh=afresh, alone=True) as ledger:
         return export(stored.read(), file, ledger)
 
 
@@ -106,7 +106,7 @@ def _to_parquet(connected: Connected, stored: Stored, store: Path, folder: Path)
     from telemetry.exporting import export_parquet
     from telemetry.ledger import Ledger
 
-    with Ledger(store, str(folder.resolve()), afresh=not folder.exists()) as ledger:
+    with Ledger(store, str(folder.resolve()), afresh=not folder.exists(), alone=True) as ledger:
         return export_parquet(connected.con, folder, stored.read(), ledger)
 
 

@@ -40,12 +40,18 @@ _HOMES = {
     "load_model": "runtime.ncm.checkpoints",
     "save_model": "runtime.ncm.checkpoints",
 }
+_WITHOUT_MLX = ("runtime.ncm.config", "runtime.ncm.checkpoints")
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = _HOMES[name]
+    if home not in _WITHOUT_MLX:
+        from runtime.backend import prepare
+
+        prepare()
+    return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

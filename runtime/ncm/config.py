@@ -14,11 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from telemetry.errors import Unsupported, UsageError
-from telemetry.records import Policy
+from telemetry.records import LevelAttention, Policy, PrefixAttention
 
 CellOrder: TypeAlias = Literal["rows", "columns", "boxes"]
-PrefixAttention: TypeAlias = Literal["all", "units"]
-LevelAttention: TypeAlias = Literal["all", "cells"]
 Upsampling: TypeAlias = Literal["linear", "area"]
 Dtype: TypeAlias = Literal["float32", "float16", "bfloat16"]
 

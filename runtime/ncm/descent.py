@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import mlx.core as mx
 
 from runtime.device import barrier, read_rows
-from runtime.ncm.log import OpenLevel, Setting
+from runtime.ncm.log import OpenLevel, Setting, Stopwatch
 from runtime.ncm.prefix_cache import PrefixCache
 from runtime.ncm.sampling import choose_codes, derive_keys
 from telemetry.errors import UsageError
@@ -40,8 +40,10 @@ class Descent:
         sample_ids: list[int],
         cache: PrefixCache | None,
         check: Check | None,
+        keep_prefix: bool,
     ) -> None:
         self._model, self._setting, self._cache, self._check = model, setting, cache, check
+        self._keep_prefix = keep_prefix
         self._ids = sample_ids
         self.alive = list(range(setting.batch))
         self.codes: list[list[list[int]]] = [[] for _ in self.alive]
@@ -69,7 +71,7 @@ class Descent:
             self._decode(opened, codes)
             self._check_and_leave(opened)
 
-    def finish(self) -> None:
+    def finish(self, watch: Stopwatch) -> None:
         """Bring what is still on the device to the host, and check it if it is not checked yet."""
         if self._setting.exit == "verified":
             return
@@ -78,13 +80,14 @@ class Descent:
         for row, sample in enumerate(self.alive):
             self.codes[sample] = [level[row] for level in codes]
             self.tokens[sample] = read_tokens[row]
+        watch.mark("decode", self._basis("host_wait"))
         if self._check is not None:
             self.solved = self._ask(self.tokens, self.alive)
+            watch.mark("check", "host")
 
     def _forward(self, opened: OpenLevel) -> mx.array:
         model, level, cache = self._model, opened.level, self._cache
         inputs = model.codec.make_input(level, self._partial)
-        opened.forwards = 1
         if self._setting.config.policy == "block_causal":
             self._inputs.append(inputs)
             return model.generator.forward_levels(self._inputs, self._prefix, opened.tally)[-1]
@@ -94,6 +97,8 @@ class Descent:
         prefix = None if cache.is_filled else self._prefix
         logits = model.generator.forward_level(level, inputs, prefix, cache, opened.tally)
         opened.kv_bytes = cache.nbytes
+        if self._keep_prefix and level == 0:  # of the whole batch: before anybody leaves
+            cache.copy_prefix()
         return logits
 
     def _draw_keys(self, level: int) -> mx.array | None:
@@ -109,7 +114,7 @@ class Descent:
         for sample, row, output in zip(self.alive, opened.codes, tokens, strict=True):
             self.codes[sample].append(row)
             self.tokens[sample] = output
-        opened.mark("decode", "barrier" if self._is_attributed else "host_wait")
+        opened.mark("decode", self._basis("host_wait"))
 
     def _check_and_leave(self, opened: OpenLevel) -> None:
         valid = self._ask([self.tokens[sample] for sample in self.alive], self.alive)
@@ -119,7 +124,7 @@ class Descent:
         opened.n_exited = sum(valid)
         if opened.n_exited:
             self._compact([row for row, is_valid in enumerate(valid) if not is_valid])
-        opened.mark("check", "barrier" if self._is_attributed else "host")
+        opened.mark("check", self._basis("host"))
 
     def _ask(self, tokens: list[list[int]], samples: list[int]) -> list[bool]:
         assert self._check is not None
@@ -139,15 +144,17 @@ class Descent:
         if self._cache is not None:
             self._cache.compact(kept, len(rows))
         if self._is_attributed:
-            barrier(self._partial)
+            barrier(self._partial, self._prefix, self._inputs, self._cache.arrays if self._cache else [])
 
     @property
     def _is_attributed(self) -> bool:
         return self._setting.timing == "attributed"
 
+    def _basis(self, fused: Basis) -> Basis:
+        """What a stage was timed by that is timed by `fused` in fused timing."""
+        return "barrier" if self._is_attributed else fused
+
     def _mark(self, opened: OpenLevel, stage: str, result: mx.array) -> None:
-        basis: Basis = "host_launch"
         if self._is_attributed:
             barrier(result)
-            basis = "barrier"
-        opened.mark(stage, basis)
+        opened.mark(stage, self._basis("host_launch"))

@@ -6,15 +6,16 @@ What cannot be done right is refused before anything runs; what does run leaves 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from runtime.device import drain
+from runtime.ncm.conditioning import Conditioning, check_conditioning
 from runtime.ncm.descent import Check, Descent
 from runtime.ncm.log import NcmLog, Setting
 from runtime.ncm.prefix_cache import KeptPrefix, PrefixCache
+from runtime.ncm.temperature import MEANT, is_temperature
 from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
@@ -44,7 +45,7 @@ class NcmOutput:
 
 def generate(
     model: NcmModel,
-    conditioning: Sequence[Sequence[int]],
+    conditioning: Conditioning,
     *,
     cache: bool = True,
     seed: int = 0,
@@ -58,11 +59,11 @@ def generate(
     recorder: Recorder | None = None,
     traceparent: str | None = None,
 ) -> NcmOutput:
-    """Outputs for `conditioning`, rows of P tokens.
+    """Outputs for `conditioning`, rows of P tokens: lists, or an integer array of numpy or MLX.
 
     cache: keep the prefix's keys and values from the first level for the others. temperature: 0 takes the most
-    probable codes, else they are drawn by `seed`, sample and level; `sample_ids` (default: places in the batch) say
-    which samples these are, so that a sample can be drawn alike in another batch.
+    probable codes, else they are drawn by `seed`, sample and level; `sample_ids` (all different; default: places in the
+    batch) say which samples these are, so that a sample can be drawn alike in another batch.
     exit: "verified" decodes after every level and lets samples go whose output `check` finds valid; that selects
     other outputs than the whole hierarchy would give. With exit "none" a `check` is asked once, about the outputs.
     keep_prefix: return the prefix's states; prefix: such states, for the identical complete conditioning.
@@ -77,7 +78,7 @@ def generate(
     ids = _check_ids(sample_ids, len(rows))
     held = PrefixCache(model, rows, prefix) if cache else None
     log = NcmLog(Recorder() if recorder is None else recorder, setting, find_caller(traceparent))
-    descent = Descent(model, setting, rows, ids, held, check)
+    descent = Descent(model, setting, rows, ids, held, check, keep_prefix)
     log.begin()
     try:
         kept = _descend(model, conditioning, descent, log, held, keep_prefix)
@@ -98,30 +99,28 @@ def generate(
 
 def _descend(
     model: NcmModel,
-    conditioning: Sequence[Sequence[int]],
+    conditioning: Conditioning,
     descent: Descent,
     log: NcmLog,
     cache: PrefixCache | None,
     keep_prefix: bool,
 ) -> KeptPrefix | None:
-    kept = None
     for level in range(model.config.n_levels):
         if not descent.alive:
             break
         opened = log.open_level(level, len(descent.alive))
         descent.run_level(opened)
         log.close_level(opened)
-        if keep_prefix and level == 0 and cache is not None:
-            kept = cache.keep()
-    descent.finish()
-    if cache is not None:
-        cache.check_contents(conditioning)
-    return kept
+    descent.finish(log.open_end())
+    if cache is None:
+        return None
+    cache.check_contents(conditioning)
+    return cache.keep() if keep_prefix else None
 
 
 def _settle(
     model: NcmModel,
-    conditioning: Sequence[Sequence[int]],
+    conditioning: Conditioning,
     cache: bool,
     seed: int,
     temperature: float,
@@ -133,8 +132,8 @@ def _settle(
     for name, value, known in (("exit", exit, Exit), ("timing", timing, Timing)):
         if value not in get_args(known):
             raise UsageError(f"{name} must be one of {', '.join(get_args(known))}, not {value!r}")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise UsageError(f"temperature must be a number from 0 up, not {temperature}")
+    if not is_temperature(temperature):
+        raise UsageError(f"temperature must be {MEANT}, not {temperature}")
     if not model.state().is_evaluating():
         raise Unsupported("the model, or a part of it, is in training mode, whose dropout is random: call its eval()")
     if cache and config.policy == "block_causal":
@@ -142,20 +141,8 @@ def _settle(
             "policy block_causal with the prefix cache: levels there read the states of earlier levels, which would "
             "need a contract of their own for positions and masks. Generate with cache=False, or use block_diagonal"
         )
-    rows = _check_conditioning(conditioning, config.prefix_length, config.prefix_vocab)
+    rows = check_conditioning(conditioning, config)
     return Setting(config, cache, exit, timing, seed, float(temperature), len(rows), reused), rows
-
-
-def _check_conditioning(conditioning: Any, length: int, vocab: int) -> list[list[int]]:
-    rows = [[int(token) for token in row] for row in conditioning]
-    if not rows:
-        raise UsageError("conditioning has no rows: give at least one sample")
-    for index, row in enumerate(rows):
-        if len(row) != length:
-            raise UsageError(f"conditioning row {index} has {len(row)} tokens, and the prefix {length}")
-        if not all(0 <= token < vocab for token in row):
-            raise UsageError(f"conditioning row {index} has tokens outside 0 to {vocab - 1}")
-    return rows
 
 
 def _check_options(setting: Setting, check: Check | None, keep_prefix: bool) -> None:
@@ -169,4 +156,6 @@ def _check_ids(sample_ids: Sequence[int] | None, batch: int) -> list[int]:
     ids = list(range(batch)) if sample_ids is None else [int(sample) for sample in sample_ids]
     if len(ids) != batch:
         raise UsageError(f"there are {len(ids)} sample_ids for {batch} samples")
+    if len({*ids}) != batch:
+        raise UsageError("sample_ids name a sample twice, which would get the same draws: make them different")
     return ids

@@ -1,6 +1,6 @@
 """What a forward's positions are: which of prefix and levels, their rotations, who may see whom.
 
-Constants, made once.
+Constants, made once for each device.
 """
 
 from __future__ import annotations
@@ -40,32 +40,37 @@ class Layouts:
 
     def __init__(self, config: NcmConfig) -> None:
         self._config = config
-        self.get = cache(self._make)
+        self._get = cache(self._make)
 
-    def _make(self, levels: tuple[int, ...], *, prefix: bool) -> Layout:
-        """The layout of a forward over these levels, after the prefix or without it."""
+    def get(self, levels: tuple[int, ...], *, prefix: bool) -> Layout:
+        """The layout of a forward over these levels on this device, after the prefix or without it."""
+        return self._get(levels, prefix, score_scale(self._config.head_dim))
+
+    def _make(self, levels: tuple[int, ...], prefix: bool, scale: float) -> Layout:
         config = self._config
         lengths = [config.lengths[level] for level in levels]
         places = [place for length in lengths for place in range(length)]
         if prefix:
             places = [*range(config.prefix_length), *places]
-        cos, sin = _rotate(config, places)
+        cos, sin = _rotate(config, places, scale)
         mask, hidden = _mask(config, levels)
         level_of = mx.array([level for level, length in zip(levels, lengths, strict=True) for _ in range(length)])
         return Layout(config.prefix_length if prefix else 0, level_of, cos, sin, mask, hidden)
 
 
-def _rotate(config: NcmConfig, places: list[int]) -> tuple[mx.array, mx.array]:
-    """Cosines and signed sines for positions `places`, laid out as `Block.make_heads` multiplies them."""
+def _rotate(config: NcmConfig, places: list[int], scale: float) -> tuple[mx.array, mx.array]:
+    """Cosines and signed sines for positions `places`, laid out as `Block.make_heads` multiplies them; those of the
+    queries times `scale`.
+    """
     half, rotary = config.head_dim // 2, config.rotary_dims
     speeds = [config.rotary_base ** (-2 * pair / rotary) if pair < rotary // 2 else 0.0 for pair in range(half)]
     angles = mx.array([[place * speed for speed in speeds] for place in places])
-    scale = mx.array([score_scale(config.head_dim), 1.0])
+    scales = mx.array([scale, 1.0])
 
     def spread(values: mx.array) -> mx.array:
         """(L, D/2) to (L, queries and keys * H * D/2), the queries' part scaled."""
         heads = mx.tile(values[:, None, None], (1, 1, config.n_heads, 1))
-        return (scale[None, :, None, None] * heads).reshape(len(places), config.width)
+        return (scales[None, :, None, None] * heads).reshape(len(places), config.width)
 
     cos, sin = spread(mx.cos(angles)), spread(mx.sin(angles))
     dtype = getattr(mx, config.dtype)

@@ -38,24 +38,33 @@ class Setting:
         return ("cache" if self.cache else "no-cache") + ("" if self.exit == "none" else " exit")
 
 
-class OpenLevel:
-    """A level in progress: each stage ends with `mark`, so that stages follow one another without gaps."""
+class Stopwatch:
+    """Times stages: each ends with `mark`, so that they follow one another without gaps. `stages`: how long and by what
+    each was timed.
+    """
 
-    def __init__(self, level: int, length: int, batch: int, now: Callable[[], int]) -> None:
-        self.level, self.length, self.batch = level, length, batch
-        self.tally = Tally()
-        self.forwards = self.kv_bytes = self.n_exited = 0
-        self.codes: list[list[int]] | None = None
-        self._stages: dict[str, tuple[int, Basis]] = {}
-        self._first_sync = syncs()
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.stages: dict[str, tuple[int, Basis]] = {}
         self._now = now
         self.start_ns = self._previous = now()
 
     def mark(self, stage: str, basis: Basis) -> None:
         """The time since the last mark was spent on `stage`."""
         now = self._now()
-        self._stages[stage] = (now - self._previous, basis)
+        self.stages[stage] = (now - self._previous, basis)
         self._previous = now
+
+
+class OpenLevel(Stopwatch):
+    """A level in progress."""
+
+    def __init__(self, level: int, length: int, batch: int, now: Callable[[], int]) -> None:
+        self.level, self.length, self.batch = level, length, batch
+        self.tally = Tally()
+        self.kv_bytes = self.n_exited = 0
+        self.codes: list[list[int]] | None = None
+        self._first_sync = syncs()
+        super().__init__(now)
 
     @property
     def t_level_ns(self) -> int:
@@ -68,7 +77,7 @@ class OpenLevel:
         layers = max(1, tally.n_layers)
         stages: dict[str, Any] = {}
         for stage in LEVEL_STAGES:
-            stages[f"{stage}_ns"], stages[f"{stage}_basis"] = self._stages.get(stage, (0, None))
+            stages[f"{stage}_ns"], stages[f"{stage}_basis"] = self.stages.get(stage, (0, None))
         return LevelRecord(
             generation_id=generation_id,
             level=self.level,
@@ -76,7 +85,7 @@ class OpenLevel:
             t_level_ns=self.t_level_ns,
             length=self.length,
             batch=self.batch,
-            forwards=self.forwards,
+            forwards=tally.forwards,
             prefix_processed=tally.prefix // layers,
             level_processed=tally.level // layers,
             prefix_reused=tally.reused // layers,
@@ -103,6 +112,7 @@ class NcmLog:
     _levels_ns: int = 0
     _last_end: int = 0
     _kv_bytes: int = 0
+    _ending: Stopwatch | None = None
 
     def __post_init__(self) -> None:
         self.generation_id = self.recorder.new_id()
@@ -125,6 +135,8 @@ class NcmLog:
                 config=config.name,
                 config_digest=config.digest,
                 policy=config.policy,
+                prefix_attention=config.prefix_attention,
+                level_attention=config.level_attention,
                 dtype=config.dtype,
                 n_layers=config.n_layers,
                 n_heads=config.n_heads,
@@ -158,11 +170,18 @@ class NcmLog:
         self._last_end = opened.start_ns + opened.t_level_ns
         self._kv_bytes = max(self._kv_bytes, opened.kv_bytes)
 
+    def open_end(self) -> Stopwatch:
+        """Start the stopwatch of what comes after the levels."""
+        self._ending = Stopwatch(self.recorder.clock.monotonic_ns)
+        return self._ending
+
     def end(
         self, reason: NcmFinish, codes: Sequence[Codes], n_solved: int | None, error: BaseException | None = None
     ) -> None:
         """Record the end; `codes` are those of all samples, by level, as far as they came to the host."""
         now = self.recorder.clock.monotonic_ns()
+        stages = {} if self._ending is None else self._ending.stages
+        decode, check = (stages.get(stage, (None, None)) for stage in ("decode", "check"))
         self.recorder.write(
             NcmEnd(
                 generation_id=self.generation_id,
@@ -172,6 +191,10 @@ class NcmLog:
                 total_ns=now - self._anchor,
                 levels_ns=self._levels_ns,
                 finish_ns=now - self._last_end,
+                decode_ns=decode[0],
+                check_ns=check[0],
+                decode_basis=decode[1],
+                check_basis=check[1],
                 peak_memory_bytes=peak_memory(),
                 kv_bytes=self._kv_bytes,
                 codes_digest=digest_codes([level for sample in codes for level in sample]),

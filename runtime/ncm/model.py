@@ -80,6 +80,7 @@ class Generator(nn.Module):
         tally: Tally | None,
     ) -> mx.array:
         tally = Tally() if tally is None else tally
+        tally.forwards += 1
         x = self.enter(inputs) + self.level_embedding(layout.level_of)
         if conditioning is not None:
             x = mx.concatenate([self._embed(conditioning), x], axis=1)

@@ -4,21 +4,21 @@ It is filled inside the first level's forward, which makes them anyway. Prefix q
 the same keys and values serve every later level; what belongs to a level is overwritten by the next one's. Keys are
 kept normalised and rotated, by layer application (tied layers share weights, not states).
 
-A cache is good for the model, weights, conditioning, policy, positions, dtype and evaluation mode it was filled with,
-and says so by raising StalePrefix; it is emptied when its generation ends. A kept prefix may serve another generation
-with the identical complete conditioning, after the same checks.
+A cache is good for the model, weights, conditioning, policy, positions, dtype, device and evaluation mode it was filled
+with, and says so by raising StalePrefix; it is emptied when its generation ends. A kept prefix may serve another
+generation with the identical complete conditioning, after the same checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
 from runtime.device import barrier, view_bytes
+from runtime.ncm.conditioning import Conditioning, digest_tokens, list_tokens
 from runtime.ncm.identity import WeightsState
 from telemetry.errors import RoundscopeError, Unsupported
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from runtime.ncm.config import NcmConfig
     from runtime.ncm.model import NcmModel
 
-Conditioning: TypeAlias = list[list[int]]
 _OTHER_CONFIG = "the configuration (policy, positions or dtype) is another"
+_OTHER_DEVICE = "the device is another"
 
 
 class StalePrefix(RoundscopeError):
@@ -41,16 +41,19 @@ class PrefixIdentity:
     config: NcmConfig
     weights: WeightsState
     conditioning: str
+    device: mx.Device
 
     @classmethod
-    def of(cls, model: NcmModel, conditioning: Conditioning) -> PrefixIdentity:
-        """The identity of `model` as it is now and the complete `conditioning` (B, P)."""
-        return cls(model.config, model.state(), digest_tokens(conditioning))
+    def of(cls, model: NcmModel, conditioning: list[list[int]]) -> PrefixIdentity:
+        """The identity of `model` as it is now, here, and the complete `conditioning` (B, P)."""
+        return cls(model.config, model.state(), digest_tokens(conditioning), mx.default_device())
 
     def describe_change(self, model: NcmModel) -> str | None:
         """What is no longer as it was, as far as held references tell; None: nothing."""
         if model.config is not self.config and model.config != self.config:
             return _OTHER_CONFIG
+        if mx.default_device() != self.device:
+            return _OTHER_DEVICE
         if not self.weights.is_evaluating():
             return "the model is in training mode"
         if not self.weights.holds_references():
@@ -67,11 +70,16 @@ class KeptPrefix:
     values: list[mx.array]
     contents: str
 
+    @property
+    def batch(self) -> int:
+        """How many samples' prefix this is."""
+        return self.keys[0].shape[0]
+
 
 class PrefixCache:
     """Keys and values of one generation: the prefix's positions, and room for the current level's after them."""
 
-    def __init__(self, model: NcmModel, conditioning: Conditioning, reused: KeptPrefix | None = None) -> None:
+    def __init__(self, model: NcmModel, conditioning: list[list[int]], reused: KeptPrefix | None = None) -> None:
         self.identity = PrefixIdentity.of(model, conditioning)
         self._model = model
         self._prefix = model.config.prefix_length
@@ -79,9 +87,10 @@ class PrefixCache:
         self._batch = len(conditioning)
         self._keys: list[mx.array] = []
         self._values: list[mx.array] = []
+        self._copies: tuple[list[mx.array], list[mx.array]] | None = None
         self._closed = False
         if reused is not None:
-            _check_reuse(reused, self.identity, model)
+            _check_reuse(reused, self.identity, model, self._batch)
             self._keys = [self._make_room(keys) for keys in reused.keys]
             self._values = [self._make_room(values) for values in reused.values]
 
@@ -91,9 +100,14 @@ class PrefixCache:
         return len(self._keys) == self._model.config.n_layers
 
     @property
+    def arrays(self) -> list[mx.array]:
+        """All keys and values held, with the room for a level's."""
+        return [*self._keys, *self._values]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the prefix's keys and values, from their shapes; the room for a level's is not in it."""
-        return sum(self._count_bytes(held) for held in (*self._keys, *self._values))
+        return sum(self._count_bytes(held) for held in self.arrays)
 
     def extend(self, layer: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Put the keys and values (B, H, L, D) just made after the prefix's, or the prefix's with them if it is still
@@ -122,11 +136,11 @@ class PrefixCache:
         if change is not None:
             raise _refuse(change)
 
-    def check_contents(self, conditioning: Sequence[Sequence[int]]) -> None:
+    def check_contents(self, conditioning: Conditioning) -> None:
         """Raise StalePrefix unless weights and complete conditioning have the contents they had at filling."""
         if not self.identity.weights.holds_contents():
             raise _refuse("the weights have changed in place")
-        if digest_tokens(conditioning) != self.identity.conditioning:
+        if digest_tokens(list_tokens(conditioning)) != self.identity.conditioning:
             raise _refuse("the conditioning has changed")
 
     def compact(self, rows: mx.array, n_rows: int) -> None:
@@ -135,16 +149,25 @@ class PrefixCache:
         self._values = [values[rows] for values in self._values]
         self._batch = n_rows
 
+    def copy_prefix(self) -> None:
+        """Copy the prefix's keys and values as they are now, for `keep`; launched and not waited for."""
+        self._copies = self._copy()
+        mx.async_eval(*self._copies)
+
     def keep(self) -> KeptPrefix:
-        """The prefix's keys and values for later generations, copied, with a digest of their contents."""
-        keys = [mx.contiguous(held[:, :, : self._prefix]) for held in self._keys]
-        values = [mx.contiguous(held[:, :, : self._prefix]) for held in self._values]
+        """The prefix's keys and values for later generations, as copied before, else as they are now, with a digest."""
+        keys, values = self._copies or self._copy()
         return KeptPrefix(self.identity, keys, values, _digest_arrays([*keys, *values]))
 
     def close(self) -> None:
         """Drop everything; the cache serves nobody any more."""
-        self._keys, self._values = [], []
+        self._keys, self._values, self._copies = [], [], None
         self._closed = True
+
+    def _copy(self) -> tuple[list[mx.array], list[mx.array]]:
+        keys = [mx.contiguous(held[:, :, : self._prefix]) for held in self._keys]
+        values = [mx.contiguous(held[:, :, : self._prefix]) for held in self._values]
+        return keys, values
 
     def _make_room(self, held: mx.array) -> mx.array:
         batch, heads, length, dim = held.shape
@@ -157,12 +180,7 @@ class PrefixCache:
         return int(batch * heads * self._prefix * dim * held.itemsize)
 
 
-def digest_tokens(tokens: Sequence[Sequence[int]]) -> str:
-    """sha256 over rows of ids and where they end."""
-    return sha256(repr([[*row] for row in tokens]).encode()).hexdigest()
-
-
-def _check_reuse(kept: KeptPrefix, wanted: PrefixIdentity, model: NcmModel) -> None:
+def _check_reuse(kept: KeptPrefix, wanted: PrefixIdentity, model: NcmModel, batch: int) -> None:
     if kept.identity.conditioning != wanted.conditioning:
         raise Unsupported(
             "prefix: it was kept for another conditioning, and no part of it can be reused: the prefix attends to "
@@ -171,6 +189,10 @@ def _check_reuse(kept: KeptPrefix, wanted: PrefixIdentity, model: NcmModel) -> N
     change = wanted.describe_change(model)
     if change is None and kept.identity.config != wanted.config:
         change = _OTHER_CONFIG
+    if change is None and kept.identity.device != wanted.device:
+        change = _OTHER_DEVICE
+    if change is None and kept.batch != batch:
+        change = f"it holds {kept.batch} of {batch} samples"
     if change is None and kept.identity.weights.digest != wanted.weights.digest:
         change = "the weights are others"
     if change is None and _digest_arrays([*kept.keys, *kept.values]) != kept.contents:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 class Tally:
     """Work of forwards, over layers and samples; pairs are a head's.
 
-    prefix, level: positions processed. reused: prefix positions whose kept keys and values were read instead.
-    allowed: query/key pairs that the masks allow. computed: those of the shapes that ran.
+    forwards: how many there were. prefix, level: positions processed. reused: prefix positions whose kept keys and
+    values were read instead. allowed: query/key pairs that the masks allow. computed: those of the shapes that ran.
     """
 
+    forwards: int = 0
     n_layers: int = 0
     prefix: int = 0
     level: int = 0

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
-from telemetry.records import COMMITS_ONE_MORE, STAGES, Record
-from telemetry.span_names import OPERATION, PREFILL, ROUND, ROUND_STAGES
+from telemetry.records import COMMITS_ONE_MORE, STAGES, GenerationEnd, Record
+from telemetry.span_data import ABORTED
+from telemetry.span_names import OPERATION, PREFILL, ROUND, ROUND_STAGES, attributes_of
 from telemetry.testing.facts import Facts, is_generation, is_ours, is_round, read_generation, read_round
 from telemetry.testing.failure import fail, say_ns
 from telemetry.testing.spans import Spans
@@ -23,6 +24,7 @@ _JUDGED = (*COMMITS_ONE_MORE, "stop")
 _COUNTS = ("index", "requested", "proposed", "accepted", "committed", "cut", "outcome", "width", "cache_length")
 _ORDINARY_STAGES = ("verify", "synchronize")
 _USAGE = "gen_ai.usage."
+_END = tuple(each.field.name for each in attributes_of(GenerationEnd))
 
 
 def assert_rounds_consistent(source: Spans | Iterable[Record]) -> None:
@@ -77,8 +79,11 @@ def _check_generation(forest: Forest, span: Span) -> Iterator[Fault]:
     for below in forest.spans:
         if any(name.startswith(_USAGE) for name in below.attributes) and span in forest.ancestors(below):
             yield below, "usage belongs to the generation alone"
-    if generation["finish_reason"] is not None:
-        yield from _check_prefill(span, [child for child in children if child.name == PREFILL])
+    prefills = [child for child in children if child.name == PREFILL]
+    if generation["finish_reason"] is None:
+        yield from _check_aborted(generation, prefills)
+    else:
+        yield from _check_prefill(span, prefills)
         yield from _check_end(generation, rounds)
 
 
@@ -173,6 +178,17 @@ def _check_prefill(span: Span, prefills: list[Span]) -> Iterator[Fault]:
     for each in prefills:
         if each.start_unix_ns > span.start_unix_ns:
             yield each, f"starts {say_ns(each.start_unix_ns - span.start_unix_ns)} after {span.name!r}"
+
+
+def _check_aborted(generation: Facts, prefills: list[Span]) -> Iterator[Fault]:
+    """A generation without a finish reason has nothing else of an end: its process died."""
+    span = generation.span
+    if span.error_type != ABORTED:
+        yield span, f"has no finish reason, and no error.type {ABORTED!r}"
+    if prefills:
+        yield span, "has no finish reason, but a prefill that ended"
+    if told := [field for field in _END if generation[field] is not None]:
+        yield span, f"has no finish reason, but {', '.join(told)}"
 
 
 def _check_end(generation: Facts, rounds: list[Facts]) -> Iterator[Fault]:

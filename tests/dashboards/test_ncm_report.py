@@ -28,6 +28,7 @@ timing    fused, seed 0
 
 The prefix cache of scripted pays: 1.87 times as fast as uncached (speedup 1.87,
 95 % interval 1.87 to 1.87, 7 batches), 3.73 ms a generation instead of 6.97 ms.
+All 7 pairs have the same codes.
 In each layer and for a sample it processed 172 instead of 334 positions and
 allowed 20,575 instead of 33,697 pairs a head; the shapes computed 20,575
 instead of 41,068.

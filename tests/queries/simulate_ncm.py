@@ -106,6 +106,8 @@ class NcmSimulation:
             "config": "scripted",
             "config_digest": "c" * 64,
             "policy": "block_diagonal",
+            "prefix_attention": "all",
+            "level_attention": "all",
             "dtype": "float32",
             "n_layers": self.n_layers,
             "n_heads": 2,

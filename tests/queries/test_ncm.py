@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -15,6 +16,7 @@ from runtime.ncm.experiment.execution import Execution
 from runtime.ncm.experiment.samples import Samples, make_samples
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
+from telemetry.records import LevelAttention, PrefixAttention
 from telemetry.store import connect
 from tests.queries.recompute_ncm import RecomputedNcm
 from tests.queries.simulate import Row, open_store
@@ -121,6 +123,26 @@ def test_what_ran_is_what_the_formulas_say(con: duckdb.DuckDBPyConnection) -> No
     # P = 5, levels 1, 2 and 4: 5 + 7 and 3 x 5 + 7 positions; 25 + 35 + 21 and 3 x 25 + 35 + 21 pairs; 35 more ran.
     assert found == [12, 22, 81, 131, 81, 166]
     assert (row["kv_bytes"], row["kv_bytes_formula"]) == (2 * 2 * 2 * 5 * 8 * 4,) * 2
+
+
+@pytest.mark.parametrize("prefix_attention", ["all", "units"])
+@pytest.mark.parametrize("level_attention", ["all", "cells"])
+def test_the_formulas_know_masks(
+    prefix_attention: PrefixAttention, level_attention: LevelAttention, tmp_path: Path
+) -> None:
+    config = make_config(lengths=(1, 7, 9, 50, 81), prefix_attention=prefix_attention, level_attention=level_attention)
+    plan = plan_run(2, config=config, exit=False)
+    with Journal(tmp_path) as journal:
+        Execution(plan, init_model(config), Recorder(journal, run_id="run-1")).run()
+    with connect(tmp_path, prepare=queries.install_views) as connected:
+        row = ask(connected.con, "ncm_cache", level="all")
+        by_level = [ask(connected.con, "ncm_cache", level=str(level)) for level in range(5)]
+    once, repeated = count_once(config).pairs, count_repeated(config).pairs
+    assert (row["cached_allowed"], row["cached_allowed_formula"]) == (once, once)
+    assert (row["uncached_allowed"], row["uncached_allowed_formula"]) == (repeated, repeated)
+    for one in by_level:
+        assert one["cached_allowed"] == one["cached_allowed_formula"]
+        assert one["uncached_allowed"] == one["uncached_allowed_formula"]
 
 
 def test_without_noise_the_speedup_is_the_ratio_of_work(con: duckdb.DuckDBPyConnection) -> None:

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import pytest
 
+from telemetry.ledger import Ledger
 from telemetry.spans import build_spans
+from telemetry.testing import Spans, assert_sinks_agree
 from tests.runtime.commands import call
+from tests.runtime.ncm.experiment.tiny import make_config
 from tests.telemetry.receivers import Receiver, receiving
 from tests.telemetry.stores import generation, generation_end, rounds, run, whole_generation
 from tests.telemetry.traces import IDS, every_kind, write_store
@@ -53,27 +57,27 @@ def test_everything_is_sent_once(capsys: pytest.CaptureFixture[str], store: Path
     with receiving() as receiver:
         assert _export(capsys, store, "--otlp", receiver.endpoint) == (0, {**NOTHING, "sent": N_SPANS}, "")
         again = _export(capsys, store, "--otlp", receiver.endpoint)
-        assert again == (0, {**NOTHING, "generations_already_there": 10}, "")
+        assert again == (0, {**NOTHING, "generations_already_there": 12}, "")
     assert sorted(_ids(receiver)) == sorted(span.span_id for span in build_spans(every_kind()))
 
 
 def test_what_came_later_is_sent_later(capsys: pytest.CaptureFixture[str], store: Path) -> None:
     with receiving() as receiver:
         _export(capsys, store, "--otlp", receiver.endpoint)
-        write_store(store, [generation(IDS[10], run_id=None), generation_end(IDS[10])], "b")
+        write_store(store, [generation(IDS[12], run_id=None), generation_end(IDS[12])], "b")
         assert _export(capsys, store, "--otlp", receiver.endpoint)[1] == {
             **NOTHING,
             "sent": 2,
-            "generations_already_there": 10,
+            "generations_already_there": 12,
         }
 
 
 def test_one_run_only(capsys: pytest.CaptureFixture[str], store: Path) -> None:
-    write_store(store, [*whole_generation(IDS[10]), run("run-2")], "b")
-    other = [generation("f" * 32, run_id="run-2"), generation_end("f" * 32, finish_reason="cancelled")]
+    write_store(store, [*whole_generation(IDS[12]), run("run-3")], "b")
+    other = [generation("f" * 32, run_id="run-3"), generation_end("f" * 32, finish_reason="cancelled")]
     write_store(store, other, "c")
     with receiving() as receiver:
-        assert _export(capsys, store, "--otlp", receiver.endpoint, "--run", "run-2")[1]["sent"] == 2
+        assert _export(capsys, store, "--otlp", receiver.endpoint, "--run", "run-3")[1]["sent"] == 2
     assert {span.trace_id.hex() for span in receiver.spans} == {"f" * 32}
 
 
@@ -119,9 +123,9 @@ def test_it_goes_on_where_it_was_broken_off(capsys: pytest.CaptureFixture[str], 
 def test_a_partial_success_is_counted(capsys: pytest.CaptureFixture[str], store: Path) -> None:
     with receiving(rejects=1) as receiver:
         code, counts, _ = _export(capsys, store, "--otlp", receiver.endpoint)
-        assert (code, counts["sent"], counts["refused"]) == (1, N_SPANS - 10, 10)
-        assert counts["reasons"] == {"too many": 10}
-        assert _export(capsys, store, "--otlp", receiver.endpoint)[1] == {**NOTHING, "generations_already_there": 10}
+        assert (code, counts["sent"], counts["refused"]) == (1, N_SPANS - 12, 12)
+        assert counts["reasons"] == {"too many": 12}
+        assert _export(capsys, store, "--otlp", receiver.endpoint)[1] == {**NOTHING, "generations_already_there": 12}
 
 
 def test_unsampled_traces_and_open_generations_stay_here(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -149,22 +153,30 @@ def test_one_destination_is_needed(capsys: pytest.CaptureFixture[str], store: Pa
     )
 
 
-def test_two_exports_to_one_place_at_once_are_refused(capsys: pytest.CaptureFixture[str], store: Path) -> None:
-    from telemetry.ledger import Ledger
+def test_two_exports_to_one_file_at_once_are_refused(
+    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "spans.otlp.json"
+    with Ledger(store, str(file), alone=True):
+        code, _, err = call(capsys, "export", "--otlp-json", file, "--store", store)
+    assert (code, err) == (1, f"error: another export to {file} is going on; wait until it has ended\n")
 
-    with Ledger(store, "http://127.0.0.1:1/v1/traces"):
-        code, _, err = call(capsys, "export", "--otlp", "http://user:word@127.0.0.1:1", "--store", store)
-    assert (code, err) == (
-        1,
-        "error: another export to http://127.0.0.1:1/v1/traces is going on; wait until it has ended\n",
-    )
+
+def test_an_export_may_go_on_beside_another_to_the_same_receiver(
+    capsys: pytest.CaptureFixture[str], store: Path
+) -> None:
+    with receiving() as receiver, Ledger(store, f"{receiver.endpoint}/v1/traces") as other:
+        other.note(IDS[0], sent=1, refused=0)
+        _, counts, _ = _export(capsys, store, "--otlp", receiver.endpoint)
+        assert (counts["generations_already_there"], counts["sent"]) == (1, len(receiver.spans))
+        assert [id for id in IDS if other.has(id)] == IDS[:12]
 
 
 def test_there_and_back_again(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
     assert _export(capsys, store, "--otlp-json", file)[1]["sent"] == N_SPANS
-    assert call(capsys, "import", file, "--store", other) == (0, "generations: 10 taken, 0 were there already\n", "")
-    assert call(capsys, "import", file, "--store", other) == (0, "generations: 0 taken, 10 were there already\n", "")
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 12 taken, 0 were there already\n", "")
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 0 taken, 12 were there already\n", "")
     for table in ("generations", "rounds", "ncm_generations", "levels"):
         sql = f"FROM {table} SELECT * EXCLUDE (journal) ORDER BY ALL"
         first, second = (call(capsys, "sql", sql, "--store", place, "--json") for place in (store, other))
@@ -190,7 +202,7 @@ def test_a_file_is_appended_to_and_a_new_one_is_whole(
 ) -> None:
     file = tmp_path / "spans.otlp.json"
     _export(capsys, store, "--otlp-json", file)
-    write_store(store, [generation(IDS[10], run_id=None), generation_end(IDS[10])], "b")
+    write_store(store, [generation(IDS[12], run_id=None), generation_end(IDS[12])], "b")
     assert _export(capsys, store, "--otlp-json", file)[1]["sent"] == 2
     assert len(_spans(file)) == N_SPANS + 2
     file.unlink()
@@ -210,12 +222,32 @@ def test_what_is_foreign_or_malformed_is_refused_with_its_reason(
     assert (code, json.loads(out_text)) == (
         1,
         {
-            "generations": 10,
+            "generations": 12,
             "generations_already_there": 0,
-            "spans_refused": {"line 11: a malformed span: 'b' is no id": 1, "not a span of roundscope": 1},
+            "spans_refused": {"line 13: a malformed span: 'b' is no id": 1, "not a span of roundscope": 1},
         },
     )
     assert "1 because: not a span of roundscope" in err
+
+
+def test_a_run_of_the_generator_is_exported_with_its_comparisons(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config, store, file = tmp_path / "tiny.json", tmp_path / "store", tmp_path / "spans.otlp.json"
+    config.write_bytes(msgspec.json.encode(make_config()))
+    assert call(capsys, "ncm", "run", "--config", config, "--n-puzzles", "2", "--no-exit", "--store", store)[0] == 0
+    assert _export(capsys, store, "--otlp-json", file)[0] == 0
+    spans = Spans.from_otlp_json(file)
+    assert_sinks_agree(store=store, spans=spans)
+    linked = [
+        ({"trace_id": link.trace_id, "span_id": link.span_id}, span.attributes["roundscope.comparison.equal"])
+        for span in spans.find("ncm.generate")
+        for link in span.links
+    ]
+    pairs = "SELECT pair_id AS trace_id, span_id_of(pair_id, '') AS span_id FROM ncm_generations WHERE pair_id NOTNULL"
+    _, out, _ = call(capsys, "sql", pairs, "--store", store, "--json")
+    assert sorted(linked, key=str) == sorted(((row, True) for row in json.loads(out)), key=str)
+    assert len(linked) == 4
 
 
 def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -227,20 +259,20 @@ def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path
 def test_tables_as_parquet(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     assert _export(capsys, store, "--parquet", folder)[1]["sent"] == N_SPANS
-    assert sorted(path.name for path in folder.iterdir()) == ["run=none", "run=run-1"]
+    assert sorted(path.name for path in folder.iterdir()) == ["run=none", "run=run-1", "run=run-2"]
     counts = {
         table: duckdb.sql(f"SELECT count(*) FROM '{folder}/*/{table}.parquet'").fetchall()
         for table in ("runs", "generations", "rounds", "ncm_generations", "levels", "spans")
     }
     assert counts == {
-        "runs": [(1,)],
+        "runs": [(2,)],
         "generations": [(7,)],
         "rounds": [(8,)],
-        "ncm_generations": [(3,)],
-        "levels": [(3,)],
+        "ncm_generations": [(5,)],
+        "levels": [(5,)],
         "spans": [(N_SPANS,)],
     }
     before = (folder / "run=run-1" / "spans.parquet").stat().st_mtime_ns
-    write_store(store, [generation(IDS[10], run_id=None), *rounds(IDS[10], 1), generation_end(IDS[10])], "b")
-    assert _export(capsys, store, "--parquet", folder)[1] == {**NOTHING, "sent": 7, "generations_already_there": 10}
+    write_store(store, [generation(IDS[12], run_id=None), *rounds(IDS[12], 1), generation_end(IDS[12])], "b")
+    assert _export(capsys, store, "--parquet", folder)[1] == {**NOTHING, "sent": 7, "generations_already_there": 12}
     assert (folder / "run=run-1" / "spans.parquet").stat().st_mtime_ns == before

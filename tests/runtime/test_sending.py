@@ -20,6 +20,7 @@ from runtime.cli.sending import sending_spans
 from runtime.generate import decode
 from runtime.testing import ScriptedTarget
 from telemetry.journal import Journal
+from telemetry.ledger import Ledger
 from telemetry.recorder import Recorder
 from telemetry.sidecar import Sidecar
 from tests.conftest import run_python
@@ -144,8 +145,9 @@ def test_however_the_process_dies_its_closed_rounds_are_sent(
         child = run_python(CHILD.format(death=death), str(tmp_path), receiver.endpoint, env={"TRACEPARENT": None})
         assert child.returncode == code
         _await(lambda: len(_roots(receiver)) == 2)
-        # The follower has sent what there was, and lets go of its cursor when it ends.
-        _await(lambda: call(capsys, "export", "--otlp", receiver.endpoint, "--store", tmp_path)[0] == 0)
+        with Ledger(tmp_path, f"{receiver.endpoint}/v1/traces") as ledger:
+            _await(lambda: all(ledger.has(root.trace_id.hex()) for root in _roots(receiver)))
+        assert call(capsys, "export", "--otlp", receiver.endpoint, "--store", tmp_path)[0] == 0
     whole, broken = _roots(receiver)
     assert [span.name for span in receiver.spans if span.trace_id == broken.trace_id].count("round") == 3
     ended = "cancelled" if code == -signal.SIGINT else "aborted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from telemetry.records import LevelRecord, NcmEnd, NcmRecord, Record
+from telemetry.records import LevelRecord, NcmComparison, NcmEnd, NcmRecord, Record
 
 
 def ncm(generation_id: str, **changes: Any) -> NcmRecord:
@@ -20,6 +20,8 @@ def ncm(generation_id: str, **changes: Any) -> NcmRecord:
         "config": "tiny",
         "config_digest": "0",
         "policy": "block_causal",
+        "prefix_attention": "all",
+        "level_attention": "all",
         "dtype": "float32",
         "n_layers": 2,
         "n_heads": 2,
@@ -82,6 +84,11 @@ def ncm_end(generation_id: str, **changes: Any) -> NcmEnd:
         "codes_digest": "f",
     }
     return NcmEnd(**{**fields, **changes})
+
+
+def ncm_comparison(generation_id: str, **changes: Any) -> NcmComparison:
+    """The comparison of a generation's codes with the uncached one's."""
+    return NcmComparison(**{"generation_id": generation_id, "pair_id": "uncached-1", "equal": True, **changes})
 
 
 def whole_ncm(generation_id: str) -> list[Record]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from runtime.generate import decode, speculate
 from runtime.testing import ScriptedDrafter, ScriptedTarget
-from telemetry.context import Caller, find_caller, parse_traceparent
+from telemetry.context import Caller, find_caller, parse_traceparent, recall, remember
 from telemetry.errors import UsageError
 from telemetry.recorder import Recorder
 from telemetry.records import GenerationRecord, RoundRecord
@@ -96,6 +97,27 @@ def test_the_context_is_that_of_the_call_and_is_recorded_at_the_start() -> None:
         generation = _decode(recorder)
     generation.drain()
     assert _recorded(recorder) == [(T, S, False)]
+
+
+@pytest.mark.parametrize("given", [None, PARENT, OTHER])
+def test_a_generations_own_context_is_its_root_spans(given: str | None) -> None:
+    recorder = Recorder()
+    generation = _decode(recorder, traceparent=given)
+    before = generation.traceparent
+    generation.drain()
+    root = next(build_spans(recorder.records))
+    assert parse_traceparent(before) == Caller(root.trace_id, root.span_id, root.sampled)
+    assert generation.traceparent == before
+
+
+def test_of_many_generations_the_earliest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("telemetry.context.N_REMEMBERED", 2)
+    monkeypatch.setattr("telemetry.context._callers", OrderedDict())
+    callers = {name: Caller(T, name * 16, True) for name in "abc"}
+    for name, caller in callers.items():
+        remember(name, caller)
+    with _active():
+        assert [recall(name) for name in "abc"] == [Caller(T, S, True), callers["b"], callers["c"]]
 
 
 @pytest.mark.parametrize("sampled", ["00", "01"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,22 @@ def test_a_journal_of_a_newer_version_is_left_out_once_with_its_reason(tmp_path:
     assert line.fault is not None
     assert line.fault.startswith("a.ndjson was written by roundscope 9")
     assert follower.poll() == Follower(tmp_path / FOLDER, follower.state).poll() == []
+
+
+def test_a_folder_that_vanishes_while_it_is_looked_into_has_no_journals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.write_lines(tmp_path, [stores.header(), note(1)])
+    follower = Follower(tmp_path / FOLDER)
+    assert len(follower.poll()) == 2
+    list_names = os.listdir
+
+    def remove_first(folder: Path) -> list[str]:
+        shutil.rmtree(folder)
+        return list_names(folder)
+
+    monkeypatch.setattr(os, "listdir", remove_first)
+    assert (follower.poll(), follower.writers) == ([], {"a.ndjson": "ended"})
 
 
 def test_a_journal_that_cannot_be_read_is_said_once(tmp_path: Path) -> None:

@@ -13,9 +13,13 @@ import pytest
 import structlog
 from opentelemetry.sdk.trace import TracerProvider
 
+from runtime.generate import decode
+from runtime.testing import ScriptedTarget
 from telemetry import logs
 from telemetry.journal import Journal
+from telemetry.recorder import Recorder
 from telemetry.span_data import derive_span_id, derive_trace_id
+from telemetry.spans import build_spans
 from tests.conftest import ROOT, run_python
 from tests.runtime.commands import CHILD, call, read_lines, write_prompts
 from tests.telemetry import stores
@@ -160,6 +164,26 @@ def test_an_event_about_a_generation_points_to_its_span(
         assert emit(generation_id=GENERATION, rank=1) == own
     monkeypatch.setenv("TRACEPARENT", f"00-{'a' * 32}-{'b' * 16}-01")
     assert emit() == {"trace_id": "a" * 32, "span_id": "b" * 16}
+
+
+def test_an_event_stays_in_the_trace_of_its_generation_whatever_is_active(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = f"00-{'a' * 32}-{'b' * 16}-01"
+    target = ScriptedTarget(lambda _: 1, vocab_size=5)
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+    recorder = Recorder()
+    with tracer.start_as_current_span("caller"):
+        asked = [decode(target, [1], max_tokens=1, recorder=recorder, traceparent=each) for each in (given, None)]
+    own = decode(target, [1], max_tokens=1, recorder=recorder)
+    with tracer.start_as_current_span("another"):
+        for generation in (*asked, own):
+            generation.drain()
+            logs.get_logger().warning("test.warning", generation_id=generation.id)
+    found = [(event["trace_id"], event["span_id"]) for event in read_events(capsys.readouterr().err)]
+    roots = [span for span in build_spans(recorder.records) if span.name.startswith("text_completion")]
+    assert found == [(root.trace_id, root.span_id) for root in roots]
+    assert len({trace_id for trace_id, _ in found}) == 3
 
 
 def test_a_loss_names_the_generation_it_befell(

@@ -16,7 +16,7 @@ from telemetry.metric_names import BUCKETS_NS, DEVICE, MAX_DEVICES, MAX_GROUPS, 
 from telemetry.metrics import Metrics, MetricsState
 from telemetry.records import SCHEMA_VERSION, LossRecord, Record
 from tests.telemetry import stores
-from tests.telemetry.coarse import ncm, whole_ncm
+from tests.telemetry.coarse import ncm, ncm_comparison, whole_ncm
 
 LABELS = {"model": "scripted", "arm": "prompt-lookup-8", "timing": "fused", "warm_up": "false"}
 LEVELS = {"config": "tiny", "arm": "cache", "timing": "attributed", "warm_up": "false"}
@@ -167,6 +167,16 @@ def test_levels_of_a_coarse_to_fine_generation() -> None:
             for stage, seconds in stages.items()
             for end, value in (("count", 2), ("sum", seconds))
         },
+    }
+
+
+def test_comparisons_of_coarse_to_fine_generations() -> None:
+    verdicts = [(True, None), (True, None), (False, True), (False, False)]
+    records = [ncm_comparison(str(n), equal=equal, near_tie=near) for n, (equal, near) in enumerate(verdicts)]
+    assert select(counted(records), "ncm_comparisons", "comparisons") == {
+        labelled("ncm_comparisons_total", {}, output="equal"): 2,
+        labelled("ncm_comparisons_total", {}, output="near_tie"): 1,
+        labelled("ncm_comparisons_total", {}, output="divergent"): 1,
     }
 
 

@@ -129,3 +129,11 @@ def test_the_address_for_traces_is_taken_as_it_stands(monkeypatch: pytest.Monkey
 def test_what_is_no_address_is_refused(given: str) -> None:
     with pytest.raises(UsageError, match="is no OTLP endpoint; it must be as in http"):
         complete_endpoint(given)
+
+
+@pytest.mark.parametrize(("said", "after_s"), [("7", 7.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0), (None, 0.0)])
+def test_when_a_receiver_in_trouble_wants_to_be_asked_again(
+    spans: list[SpanData], said: str | None, after_s: float
+) -> None:
+    with receiving(status=503, retry_after=said) as receiver:
+        assert _send(receiver.endpoint, spans, timeout_s=0.2).after_s == after_s

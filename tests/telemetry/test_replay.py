@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,8 @@ from telemetry.recorder import Recorder
 from telemetry.replay import Replay
 from telemetry.spans import SpanData, SpanLink, build_spans
 from tests.runtime.scripted import always, counting
-from tests.telemetry.traces import every_kind
+from tests.telemetry.stores import whole_generation
+from tests.telemetry.traces import IDS, every_kind
 
 TARGET = ScriptedTarget(counting(20), vocab_size=20)
 
@@ -92,6 +94,29 @@ def test_generations_are_replayed_when_they_are_over(provider: TracerProvider, e
     mine = [span for span in spans if span.trace_id == f"{request.get_span_context().trace_id:032x}"]
     expected = list(build_spans(recorder.records))
     assert {span.span_id: span for span in mine} == {span.span_id: span for span in expected}
+
+
+def test_generations_that_end_in_several_threads_keep_their_ids(
+    provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """Two threads meet after each has said which ids the next span has, and before either has taken them."""
+    meeting = threading.Barrier(2, timeout=60)
+    replay = Replay(provider)
+    start_span = replay._tracer.start_span
+
+    def meet(*arguments: Any, **options: Any) -> Any:
+        meeting.wait()
+        return start_span(*arguments, **options)
+
+    replay._tracer.start_span = meet  # type: ignore[method-assign]
+    kinds = [list(build_spans(whole_generation(id))) for id in IDS[:2]]
+    threads = [threading.Thread(target=replay.replay, args=(spans,)) for spans in kinds]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = sorted(map(_read, exporter.get_finished_spans()), key=_key)
+    assert found == sorted((span for spans in kinds for span in spans), key=_key)
 
 
 def test_a_callers_decision_not_to_sample_holds(provider: TracerProvider, exporter: InMemorySpanExporter) -> None:

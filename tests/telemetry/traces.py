@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from telemetry.records import Record
-from tests.telemetry.coarse import levels, ncm, whole_ncm
+from tests.telemetry.coarse import levels, ncm, ncm_comparison, ncm_end, whole_ncm
 from tests.telemetry.stores import (
     comparison,
     generation,
@@ -18,13 +18,13 @@ from tests.telemetry.stores import (
     write_lines,
 )
 
-IDS = [f"{n:032x}" for n in range(1, 12)]
+IDS = [f"{n:032x}" for n in range(1, 14)]
 CALLER = {"trace_id": "c" * 32, "parent_span_id": "d" * 16, "sampled": True}
 
 
 def every_kind() -> list[Record]:
     """One generation of each kind, all over, and all of them sampled."""
-    plain, ordinary, failed, cancelled, child, ranked, aborted, coarse, coarse_child, dead = IDS[:10]
+    plain, ordinary, failed, cancelled, child, ranked, aborted, coarse, coarse_child, dead, uncached, cached = IDS[:12]
     diverged = comparison(ranked, pair_id=ordinary, equal=False, diverged_at=3, top2_gap=0.25, near_tie=False)
     return [
         run(),
@@ -51,6 +51,14 @@ def every_kind() -> list[Record]:
         ncm(dead),
         *levels(dead, 1),
         run_end(),
+        run("run-2", kind="ncm", arms=["no-cache", "cache"]),
+        ncm(cached, run_id="run-2", **CALLER),
+        *levels(cached, 2),
+        ncm_end(cached),
+        ncm(uncached, run_id="run-2", arm="no-cache", cache=False, **CALLER),
+        ncm_end(uncached, n_levels=0),
+        ncm_comparison(cached, pair_id=uncached, equal=False, diverged_level=1, tolerance=0.5, near_tie=True),
+        run_end("run-2"),
     ]
 
 

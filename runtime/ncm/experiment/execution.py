@@ -17,8 +17,9 @@ from runtime.device import drain
 from runtime.experiment.signals import catch_signals
 from runtime.ncm.experiment.comparison import Comparer
 from runtime.ncm.experiment.plan import Arm, Batch, Block, Plan
+from telemetry.logs import get_logger
 from telemetry.recorder import Recorder
-from telemetry.records import Exit, Timing
+from telemetry.records import Exit, NcmComparison, Timing
 
 if TYPE_CHECKING:
     from runtime.ncm.generation import NcmOutput
@@ -83,6 +84,8 @@ class Execution:
         record = self._comparer.compare(batch.conditioning, batch.sample_ids, uncached, cached)
         if not (record.equal or record.near_tie):
             self.divergent[arm.name] += 1
+        if not record.equal:
+            _tell(record, arm.name)
         self._recorder.write(record)
 
     def _generate(
@@ -114,6 +117,19 @@ class Execution:
             self.shown = batch, output
         self._progress()
         return output
+
+
+def _tell(record: NcmComparison, arm: str) -> None:
+    facts = {
+        "generation_id": record.generation_id,
+        "arm": arm,
+        "diverged_level": record.diverged_level,
+        "tolerance": record.tolerance,
+    }
+    if record.near_tie:
+        get_logger().warning("output.near_tie", **facts, effect="allowed: rounding may close such a gap")
+    else:
+        get_logger().warning("output.divergent", **facts, effect="the codes are not the uncached generation's")
 
 
 def measure_pace(model: NcmModel, plan: Plan) -> float:

@@ -5,13 +5,13 @@ Everything that can be wrong with the request is found here, before anything is 
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.ncm.config import NcmConfig
 from runtime.ncm.experiment.samples import Samples
+from runtime.ncm.temperature import MEANT, is_temperature
 from telemetry.errors import Unsupported, UsageError
 from telemetry.records import Exit, Timing
 
@@ -35,8 +35,8 @@ class Request:
         for name, value in (("--batch", self.batch), ("--repeats", self.repeats)):
             if value < 1:
                 raise UsageError(f"{name} is {value}; it must be 1 or more")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UsageError(f"--temperature is {self.temperature}; it must be 0 or more")
+        if not is_temperature(self.temperature):
+            raise UsageError(f"--temperature is {self.temperature}; it must be {MEANT}")
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class DirectNetwork(nn.Module):
         self.head.weight = mx.zeros_like(self.head.weight)
         self.head.bias = mx.zeros_like(self.head.bias)
         self.n_layers = config.n_layers
-        self._layout = Layouts(config).get((), prefix=True)
+        self._layouts = Layouts(config)
         self._attend = Units(config).attend if config.prefix_attention == "units" else attend
         order = arrange_cells(config.cell_order, config.prefix_length)
         self._order, self._back = mx.array(order), mx.array(invert(order))
@@ -46,11 +46,12 @@ class DirectNetwork(nn.Module):
         n_layers: applications, if not the configuration's.
         """
         n_layers = self.n_layers if n_layers is None else n_layers
+        layout = self._layouts.get((), prefix=True)
         x = self.prefix_embedding(conditioning[:, self._order])
         states = []
         for layer in range(n_layers):
             block = self.blocks[layer % len(self.blocks)]
-            queries, keys, values = block.make_heads(x, self._layout)
+            queries, keys, values = block.make_heads(x, layout)
             x = block.finish(x, self._attend(queries, keys, values, Tally()).swapaxes(1, 2))
             if layer >= n_layers // 2:
                 states.append(x)

@@ -10,6 +10,7 @@ import pytest
 from runtime.ncm.checkpoints import load_model, read_checkpoint, save_model
 from runtime.ncm.generation import generate
 from telemetry.errors import RoundscopeError, UsageError
+from tests.conftest import run_python
 from tests.runtime.ncm.tiny import GRID, draw_conditioning, tiny_model
 
 
@@ -33,6 +34,14 @@ def test_a_configuration_without_checkpoint_gets_random_weights() -> None:
     assert (one.trained, one.config.name) == (False, "tinyworld")
     assert one.state().digest != other.state().digest
     assert one.state().digest == load_model("tinyworld", seed=0).state().digest
+
+
+@pytest.mark.parametrize("first", ["generate", "init_model", "load_model"])
+def test_the_blas_is_chosen_before_mlx_whatever_is_imported_first(first: str) -> None:
+    code = "from runtime.backend import prepare; print(prepare().source)"
+    child = run_python(f"from runtime.ncm import {first}, generate, load_model; load_model('tinyworld'); {code}")
+    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stdout == run_python(code).stdout
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def test_one_pass_counts_the_prefix_once() -> None:
     tally = Tally()
     model.generator.forward_levels(inputs, mx.zeros((1, 81), mx.int32), tally)
     assert (tally.n_layers, tally.prefix, tally.level, tally.allowed) == (8, 8 * 81, 8 * 314, 8 * 48_221)
+    assert tally.forwards == 1
 
 
 @pytest.mark.parametrize("config", [TINY, CAUSAL], ids=lambda config: config.policy)
@@ -107,6 +108,19 @@ def test_attention_is_softmax_attention() -> None:
     ours = attend(queries * score_scale(8), keys, values, Tally())
     theirs = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=8**-0.5)
     assert mx.allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", ["cpu", "gpu"])
+def test_the_device_of_the_first_forward_does_not_bind_later_ones(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries are scaled for the way in which `attend` takes exponentials at that moment."""
+    model = tiny_model()
+    inputs, conditioning = model.codec.make_input(0, model.codec.start(2)), mx.array(draw_conditioning(TINY, 2))
+    found = []
+    for on_cpu in (first == "cpu", first != "cpu", first == "cpu"):
+        monkeypatch.setattr("runtime.ncm.attention._on_cpu", lambda on_cpu=on_cpu: on_cpu)
+        found.append(model.generator.forward_level(0, inputs, conditioning))
+    assert mx.allclose(found[0], found[1], rtol=0, atol=1e-5)
+    assert mx.array_equal(found[0], found[2])
 
 
 def test_rotation_is_the_usual_one_and_starts_anew_in_every_level() -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import mlx.core as mx
 import msgspec
+import numpy as np
 import pytest
 
 from runtime.ncm.config import load_config
 from runtime.ncm.generation import NcmOutput, generate
 from runtime.ncm.model import Generator, init_model
 from runtime.ncm.sampling import choose_codes, derive_keys
+from runtime.ncm.temperature import COLDEST
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
 from tests.runtime.ncm.tiny import GRID, TINY, draw_conditioning, tiny_model, watch_forwards
@@ -43,8 +45,10 @@ def allow_all(tokens: list[list[int]], samples: list[int]) -> list[bool]:
         ({"exit": "verified"}, UsageError, "exit verified needs a check"),
         ({"temperature": -1.0}, UsageError, "temperature"),
         ({"temperature": float("nan")}, UsageError, "temperature"),
+        ({"temperature": 1e-50}, UsageError, "temperature must be 0 .* or a number from 1e-30 up, not 1e-50"),
         ({"cache": False, "keep_prefix": True}, UsageError, "need the cache"),
         ({"sample_ids": [1]}, UsageError, "1 sample_ids for 2 samples"),
+        ({"sample_ids": [4, 4]}, UsageError, "sample_ids name a sample twice"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: Any, error: type[Exception], message: str) -> None:
@@ -61,9 +65,15 @@ def test_options_that_make_no_sense_are_refused(options: Any, error: type[Except
         ([[1, 2, 3]], "row 0 has 3 tokens, and the prefix 5"),
         ([[0] * 5, [0, 0, 0, 0, 7]], "row 1 has tokens outside 0 to 6"),
         ([[-1] * 5], "row 0 has tokens outside"),
+        ([[0.5] * 5], "must be rows of integers, in lists or in one numpy or MLX array .* 'float'"),
+        (np.zeros((1, 5)), "must be rows of integers"),
+        (mx.zeros((1, 5)), "must be rows of integers"),
+        ([mx.array([0] * 5)], "rows are MLX arrays of their own"),
+        (np.zeros(5, int), "must be rows of integers"),
+        ("12345", "must be rows of integers"),
     ],
 )
-def test_conditioning_that_does_not_fit_is_refused(conditioning: list[list[int]], message: str) -> None:
+def test_conditioning_that_does_not_fit_is_refused(conditioning: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         generate(tiny_model(), conditioning)
 
@@ -127,6 +137,11 @@ def test_the_lowest_code_wins_a_tie() -> None:
     assert choose_codes(mx.array([[[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]]]), 0.0, None).tolist() == [[1, 0]]
 
 
+def test_the_coldest_temperature_takes_the_most_probable_codes() -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 3)
+    assert generate(model, conditioning, temperature=COLDEST).codes == generate(model, conditioning).codes
+
+
 def test_codes_are_drawn_from_the_softmax() -> None:
     logits = mx.log(mx.array([0.5, 0.3, 0.2]))
     keys = derive_keys(3, [0], 0)
@@ -165,6 +180,24 @@ def test_samples_that_leave_do_not_disturb_the_others(cache: bool, temperature: 
     assert [output.tokens[0], output.tokens[2]] == [whole.tokens[0], whole.tokens[2]]
     assert [output.tokens[1], output.tokens[3]] == [script.asked[0][0][1], script.asked[2][0][2]]
     assert (output.solved, output.finish_reason) == ([True, True, False, True], "complete")
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_samples_keep_their_ids_when_others_leave(cache: bool) -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 4)
+    whole = generate(model, conditioning, cache=cache, temperature=1.0)
+    ids = [3, 1, 2]
+    output = generate(
+        model,
+        [conditioning[id] for id in ids],
+        cache=cache,
+        temperature=1.0,
+        sample_ids=ids,
+        exit="verified",
+        check=Script({0: 0, 1: 2}),
+    )
+    assert output.n_levels == [1, 3, 4]
+    assert output.codes == [whole.codes[id][:depth] for id, depth in zip(ids, output.n_levels, strict=True)]
 
 
 def test_a_generation_ends_when_everybody_has_left() -> None:

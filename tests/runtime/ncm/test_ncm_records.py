@@ -7,9 +7,11 @@ from typing import Any
 
 import duckdb
 import pytest
+from mlx.utils import tree_flatten
 
-from runtime.device import syncs
+from runtime.device import barrier, syncs
 from runtime.ncm.config import load_config
+from runtime.ncm.descent import Descent
 from runtime.ncm.generation import generate
 from runtime.ncm.log import digest_codes
 from runtime.ncm.model import Generator, init_model
@@ -86,6 +88,9 @@ def test_the_start_says_what_was_asked_for() -> None:
         "fused",
     )
     assert (start.config, start.config_digest, start.policy) == ("tiny", TINY.digest, "block_diagonal")
+    assert (start.prefix_attention, start.level_attention) == ("all", "all")
+    of_grid, _, _ = record(tiny_model(0, GRID), 1)
+    assert (of_grid.prefix_attention, of_grid.level_attention) == ("units", "cells")
     assert (start.n_layers, start.n_heads, start.head_dim, start.dtype) == (2, 2, 8, "float32")
     assert (start.prefix_length, start.lengths, start.batch) == (5, [1, 2, 3, 5], 2)
     assert (start.batch_id, start.repeat, start.sequence, start.warm_up) == ("batch-3", 2, 7, True)
@@ -122,6 +127,64 @@ def test_attributed_levels_have_a_barrier_after_each_stage() -> None:
     assert {getattr(level, f"{stage}_basis") for level in levels for stage in LEVEL_STAGES} == {"barrier"}
 
 
+@pytest.mark.parametrize("cache", [True, False])
+def test_an_attributed_check_waits_for_all_that_compaction_left(cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves lazy would be paid for in the next level's forward."""
+    waited: list[list[Any]] = []
+    compacted: list[list[Any]] = []
+
+    def watch(*trees: Any) -> None:
+        waited.append([array for _, array in tree_flatten(trees)])
+        barrier(*trees)
+
+    def see(descent: Descent, rows: list[int]) -> None:
+        compact(descent, rows)
+        kept = descent._cache.arrays if descent._cache is not None else []
+        compacted.append([descent._partial, descent._prefix, *kept])
+
+    compact = Descent._compact
+    monkeypatch.setattr(Descent, "_compact", see)
+    monkeypatch.setattr("runtime.ncm.descent.barrier", watch)
+    _, levels, _ = record(
+        tiny_model(), 3, cache=cache, timing="attributed", exit="verified", check=Script({0: 1, 2: 2})
+    )
+    assert [level.n_exited for level in levels] == [0, 1, 1, 0]
+    assert [len(arrays) for arrays in compacted] == [2 + 4 * cache] * 2
+    # Three barriers of stages a level, and that of compaction after those of levels 1 and 2.
+    for at, arrays in zip((6, 10), compacted, strict=True):
+        assert {id(array) for array in waited[at]} == {id(array) for array in arrays}
+
+
+def test_forwards_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = Generator.forward_level
+
+    def repeat(self: Generator, level: int, *rest: Any) -> Any:
+        for _ in range(level):
+            forward(self, level, *rest)
+        return forward(self, level, *rest)
+
+    monkeypatch.setattr(Generator, "forward_level", repeat)
+    _, levels, _ = record(tiny_model(), 1)
+    assert [level.forwards for level in levels] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("timing", "basis"), [("fused", "host_wait"), ("attributed", "barrier")])
+def test_what_comes_after_the_levels_is_told_apart(timing: str, basis: str) -> None:
+    clock = FakeClock(tick_ns=5)
+
+    def check(tokens: list[list[int]], samples: list[int]) -> list[bool]:
+        clock.monotonic_ns()
+        return [False for _ in samples]
+
+    _, _, end = record(tiny_model(), 2, clock=clock, timing=timing, check=check)
+    assert (end.decode_ns, end.decode_basis, end.check_ns, end.check_basis) == (5, basis, 10, "host")
+    assert end.finish_ns == 25
+    _, _, end = record(tiny_model(), 2, clock=clock, timing=timing)
+    assert (end.decode_ns, end.decode_basis, end.check_ns, end.check_basis) == (5, basis, None, None)
+    _, _, end = record(tiny_model(), 2, clock=clock, timing=timing, exit="verified", check=check)
+    assert (end.decode_ns, end.decode_basis, end.check_ns, end.check_basis) == (None, None, None, None)
+
+
 def test_exit_is_in_the_records() -> None:
     recorder = Recorder()
     conditioning = draw_conditioning(TINY, 3)
@@ -142,7 +205,7 @@ def test_times_fit_into_each_other() -> None:
     assert [level.start_ns for level in levels] == [5, 35, 65, 95]
     assert {level.t_level_ns for level in levels} == {25}
     assert {getattr(level, f"{stage}_ns") for level in levels for stage in LEVEL_STAGES} == {5}
-    assert (end.levels_ns, end.finish_ns, end.total_ns) == (100, 5, 125)
+    assert (end.levels_ns, end.finish_ns, end.total_ns) == (100, 10, 130)
 
 
 def test_equal_codes_have_equal_digests() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from runtime.ncm.generation import generate
 from runtime.ncm.model import NcmModel, init_model
 from runtime.ncm.prefix_cache import PrefixCache, StalePrefix
 from telemetry.errors import Unsupported
+from tests.runtime.ncm.test_ncm_generation import Script
 from tests.runtime.ncm.tiny import GRID, TINY, draw_conditioning, tiny_model, watch_forwards
 
 TOLERANCE = 2e-5
@@ -61,6 +64,20 @@ def test_the_published_size_is_equal_at_all_twelve_levels(monkeypatch: pytest.Mo
     assert not is_stock() or bitwise == [True] * 12
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("config", [TINY, GRID], ids=lambda config: config.name)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-2), ("bfloat16", 2e-1)])
+def test_the_cache_changes_nothing_in_half_the_width(
+    dtype: str, tolerance: float, config: NcmConfig, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tolerances: a few units in the last place of logits below 8."""
+    model = tiny_model(0, config, dtype=dtype)
+    equal, bitwise, gap = compare(model, monkeypatch, 2, temperature=temperature)
+    assert equal
+    assert gap <= tolerance
+    assert not is_stock() or all(bitwise)
+
+
 @st.composite
 def draw_configs(draw: st.DrawFn) -> NcmConfig:
     heads, half = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -91,6 +108,25 @@ def test_the_cache_changes_nothing_whatever_the_configuration(
     assert equal
     assert gap <= TOLERANCE
     assert not is_stock() or all(bitwise)
+
+
+@pytest.mark.parametrize("make", [np.array, mx.array, tuple], ids=["numpy", "mlx", "tuple"])
+def test_conditioning_may_be_an_array(make: Any) -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 2)
+    expected = generate(model, conditioning, keep_prefix=True)
+    assert generate(model, make(conditioning), prefix=expected.prefix).codes == expected.codes
+    assert generate(model, make(conditioning), cache=False).codes == expected.codes
+
+
+def test_an_array_that_changes_is_noticed() -> None:
+    conditioning = np.array(draw_conditioning(TINY, 2))
+
+    def check(tokens: list[list[int]], samples: list[int]) -> list[bool]:
+        conditioning[1, 0] = (conditioning[1, 0] + 1) % 7
+        return [False for _ in samples]
+
+    with pytest.raises(StalePrefix, match="the conditioning has changed"):
+        generate(tiny_model(), conditioning, exit="verified", check=check)
 
 
 @pytest.mark.parametrize("kind", ["_keys", "_values"])
@@ -187,12 +223,24 @@ def test_a_cache_serves_one_model_and_one_batch_until_it_is_closed() -> None:
         cache.check(model, 2)
 
 
+def test_another_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 2)
+    kept = generate(model, conditioning, keep_prefix=True).prefix
+    cache = PrefixCache(model, conditioning)
+    other = mx.Device(mx.gpu if mx.default_device() == mx.Device(mx.cpu) else mx.cpu)
+    monkeypatch.setattr(mx, "default_device", lambda: other)
+    with pytest.raises(StalePrefix, match="the device is another"):
+        cache.check(model, 2)
+    with pytest.raises(StalePrefix, match="the device is another"):
+        generate(model, conditioning, prefix=kept)
+
+
 def test_a_generation_empties_its_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     stores = []
     with watch_forwards(monkeypatch, lambda level, store: stores.append(store)):
-        generate(tiny_model(), draw_conditioning(TINY, 1))
+        generate(tiny_model(), draw_conditioning(TINY, 1), keep_prefix=True)
     assert len({id(store) for store in stores}) == 1
-    assert (stores[0]._keys, stores[0].nbytes) == ([], 0)
+    assert (stores[0].arrays, stores[0].nbytes, stores[0]._copies) == ([], 0, None)
 
 
 def test_training_changes_the_next_generation_s_state_only() -> None:
@@ -214,6 +262,41 @@ def test_a_kept_prefix_serves_the_identical_prefix(monkeypatch: pytest.MonkeyPat
         assert generate(model, conditioning, cache=False, seed=4, temperature=1.0).codes == again.codes
     assert all(mx.allclose(one, other, rtol=0, atol=TOLERANCE) for one, other in zip(reusing, anew, strict=True))
     assert not is_stock() or all(mx.array_equal(*pair) for pair in zip(reusing, anew, strict=True))
+
+
+@pytest.mark.parametrize("plan", [{1: 0}, {0: 0, 1: 0, 2: 0}], ids=["one leaves", "all leave"])
+def test_a_kept_prefix_is_that_of_the_whole_batch(plan: dict[int, int]) -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 3)
+    kept = generate(model, conditioning, exit="verified", check=Script(plan), keep_prefix=True).prefix
+    assert kept is not None
+    assert {array.shape for array in (*kept.keys, *kept.values)} == {(3, 2, 5, 8)}
+    reusing = generate(model, conditioning, prefix=kept, seed=3, temperature=1.0)
+    assert reusing.codes == generate(model, conditioning, cache=False, seed=3, temperature=1.0).codes
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_samples_leave_a_generation_with_a_kept_prefix(temperature: float) -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 3)
+    kept = generate(model, conditioning, keep_prefix=True).prefix
+    outputs = [
+        generate(model, conditioning, temperature=temperature, exit="verified", check=Script({0: 0, 2: 2}), **options)
+        for options in ({"prefix": kept, "keep_prefix": True}, {"cache": False})  # type: ignore[arg-type]
+    ]
+    assert [output.n_levels for output in outputs] == [[1, 4, 3]] * 2
+    assert outputs[0].codes == outputs[1].codes
+    assert outputs[0].tokens == outputs[1].tokens
+    again = outputs[0].prefix
+    assert again is not None
+    assert generate(model, conditioning, prefix=again).codes == generate(model, conditioning, cache=False).codes
+
+
+def test_a_kept_prefix_of_fewer_samples_is_noticed() -> None:
+    model, conditioning = tiny_model(), draw_conditioning(TINY, 2)
+    kept = generate(model, conditioning, keep_prefix=True).prefix
+    assert kept is not None
+    fewer = replace(kept, keys=[keys[:1] for keys in kept.keys], values=[values[:1] for values in kept.values])
+    with pytest.raises(StalePrefix, match="it holds 1 of 2 samples"):
+        generate(model, conditioning, prefix=fewer)
 
 
 def test_a_kept_prefix_serves_nothing_else() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from runtime import decode, speculate
 from runtime.testing import ScriptedDrafter, ScriptedFailure, ScriptedTarget
-from telemetry.records import RoundRecord
+from telemetry.records import GenerationEnd, RoundRecord
 from telemetry.testing import (
     Span,
     Spans,
@@ -81,6 +81,7 @@ def add(name: str, n: int, field: str, amount: int) -> Mutate:
 
 ROUND = "roundscope.round."
 GENERATION = "text_completion scripted"
+REASONS = "gen_ai.response.finish_reasons"
 
 MUTATIONS: dict[str, tuple[Mutate, str]] = {
     "a round dropped": (drop("round", 2), "'rewind'|'draft': its parent is not here"),
@@ -135,8 +136,17 @@ MUTATIONS: dict[str, tuple[Mutate, str]] = {
     "a shorter decode": (add(GENERATION, 1, "roundscope.generation.decode_ns", -1), "decoding took"),
     "a higher limit": (add(GENERATION, 1, "gen_ai.request.max_tokens", -9), "is the limit"),
     "ended at a limit that was not reached": (
-        change(GENERATION, 0, attributes={"gen_ai.response.finish_reasons": ("length",)}),
+        change(GENERATION, 0, attributes={REASONS: ("length",)}),
         "ended at its limit of 20 tokens with 12",
+    ),
+    "no finish reason": (change(GENERATION, 0, attributes={REASONS: None}), "has no finish reason, and no error.type"),
+    "an abort that has ended": (
+        change(GENERATION, 0, attributes={REASONS: None}, status="error", error_type="aborted"),
+        "has no finish reason, but a prefill that ended; has no finish reason, but ",
+    ),
+    "no finish reason and no prefill": (
+        lambda spans: change(GENERATION, 1, attributes={REASONS: None})(list(drop("prefill", 1)(spans))),
+        "has no finish reason, and no error.type",
     ),
     "an open round": (change("round", 2, end_unix_ns=None), "'round': has not ended"),
     "an open stage": (change("verify", 2, end_unix_ns=None), "'verify': has not ended"),
@@ -226,3 +236,8 @@ def test_a_round_may_be_kept_short_where_the_cache_is_to_be_quantised() -> None:
     assert_rounds_consistent(Spans(change(GENERATION, 0, attributes=quantised)(good())))
     with pytest.raises(TraceAssertionError, match="requested is 3, but 20 tokens were left: 4"):
         assert_rounds_consistent(Spans(change(GENERATION, 0, attributes=asked_for_more)(good())))
+
+
+def test_a_generation_whose_process_died_is_consistent() -> None:
+    records = recording().records
+    assert_rounds_consistent(record for record in records if not isinstance(record, GenerationEnd))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -178,15 +179,26 @@ def test_a_depth_that_differs_is_no_near_tie() -> None:
     assert find_divergence([[1], [2, 3]], [[1], [2, 4]]) == 1
 
 
-def test_codes_that_differ_are_counted_against_their_arm(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("tolerance", "name"), [(1e-9, "output.divergent"), (100.0, "output.near_tie")])
+def test_codes_that_differ_are_counted_against_their_arm_and_told(
+    tolerance: float, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def corrupt(*arguments: Any, **options: Any) -> NcmOutput:
         output = generate(*arguments, **options)
         return with_other_code(output, 0, 2) if options["cache"] else output
 
     monkeypatch.setattr("runtime.ncm.generation.generate", corrupt)
+    monkeypatch.setitem(NEAR_TIE_TOLERANCE, "float32", tolerance)
     execution, recorder = execute(plan_run(3, exit=False))
-    assert execution.divergent == {"cache": 4}
-    assert [one.near_tie for one in only(recorder, NcmComparison)] == [False] * 4
+    near_tie = name == "output.near_tie"
+    assert execution.divergent == ({} if near_tie else {"cache": 4})
+    compared = only(recorder, NcmComparison)
+    assert [one.near_tie for one in compared] == [near_tie] * 4
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    facts = ("event", "level", "generation_id", "arm", "diverged_level", "tolerance")
+    assert [[event[fact] for fact in facts] for event in events] == [
+        [name, "warning", one.generation_id, "cache", 2, tolerance] for one in compared
+    ]
 
 
 def test_measuring_the_pace_asks_for_a_time() -> None:

@@ -69,6 +69,7 @@ def test_a_policy_that_the_cache_does_not_serve_is_refused_with_it() -> None:
         ({"repeats": 0}, "--repeats is 0"),
         ({"temperature": -0.5}, r"--temperature is -0\.5"),
         ({"temperature": float("nan")}, "--temperature is nan"),
+        ({"temperature": 1e-50}, "--temperature is 1e-50; it must be 0 .* or a number from 1e-30 up"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
