@@ -24,7 +24,7 @@ SUMMARIES = {
     "report": "Show what was recorded: the verdict, or another query.",
     "show": "Print a generation, a round or a level a line.",
     "sql": "Ask the recorded tables anything, read-only.",
-    "compare": "Compare two runs on the same prompts; fail where one got slower.",
+    "compare": "Compare two runs; fail where one got slower.",
     "check": "Fail unless a run's verdict is what is required.",
     "calibrate": "Measure what verification costs here, by width and context.",
     "analyze": "Count work and check the speculative rule, in exact numbers.",
