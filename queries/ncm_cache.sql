@@ -25,8 +25,8 @@
 --   uncached_positions: positions that each layer processed for a sample, uncached [positions]
 --   uncached_positions_formula: the same by the formula: K P + sum l[k]
 --   cached_allowed: query/key pairs a head and layer that the masks allowed a sample, cached [pairs]
---   cached_allowed_formula: the same by the formula: p + sum (r[k] + l[k] l[k]), where p = P P, or 9 P within units, and
---     r[k] = l[k] P, or P + l[k] - gcd(P, l[k]) where a position sees the cells it covers
+--   cached_allowed_formula: the same by the formula: p + sum (r[k] + l[k] l[k]), where p = P P, or 9 P within units,
+--     and r[k] = l[k] P, or P + l[k] - gcd(P, l[k]) where a position sees the cells it covers
 --   uncached_allowed: query/key pairs a head and layer that the masks allowed a sample, uncached [pairs]
 --   uncached_allowed_formula: the same by the formula: sum (p + r[k] + l[k] l[k])
 --   cached_computed: query/key pairs a head and layer of the shapes that ran for a sample, cached [pairs]
