@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.device import peak_memory, reset_peak_memory, syncs
 from runtime.ncm.tally import Tally
-from telemetry.context import Caller
+from telemetry.context import Caller, remember
 from telemetry.recorder import Recorder
 from telemetry.records import LEVEL_STAGES, Basis, Exit, LevelRecord, NcmEnd, NcmFinish, NcmRecord, Timing
 
@@ -116,6 +116,7 @@ class NcmLog:
 
     def __post_init__(self) -> None:
         self.generation_id = self.recorder.new_id()
+        remember(self.generation_id, self.caller)
 
     def begin(self) -> None:
         """Take the anchor and record that the generation starts."""
