@@ -68,5 +68,5 @@ def _check_path(path: Path) -> None:
 
 
 def _describe_command() -> str:
-    """The command line as it was typed, the program's own path left out."""
-    return shlex.join(["roundscope", *sys.argv[1:]])
+    """The command line that makes the same checkpoint: as typed, less the program's own path and `--resume`."""
+    return shlex.join(["roundscope", *(argument for argument in sys.argv[1:] if argument != "--resume")])

@@ -30,7 +30,8 @@ class NcmConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     prefix_length: positions of the conditioning (P). lengths: positions of each level (l[k]), coarse to fine; the last
     is the length of the output (N). prefix_vocab, vocab: tokens of conditioning and output.
-    n_layers: layer applications; n_blocks: different blocks, application j uses block j % n_blocks.
+    n_layers: layer applications; n_blocks: different blocks, application j uses block j % n_blocks; level_blocks:
+    blocks for the levels' positions alone, used in the same way, 0: the prefix's.
     rotary_dims: how much of a head is rotated by position, restarting at zero in every level.
     prefix_attention: "all", or "units": heads see in turn the row, column and box of their cell of a 9 x 9 grid.
     level_attention: "all" of the prefix, or the "cells" that the query's position covers. Both see all of their level.
@@ -55,6 +56,7 @@ class NcmConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     code_dim: int
     codec_width: int
     n_blocks: int
+    level_blocks: int = 0
     rotary_base: float = 10000.0
     dropout: float = 0.0
     policy: Policy = "block_diagonal"
@@ -138,10 +140,13 @@ def _check_sizes(config: NcmConfig) -> None:
         rotary % 2 == 0 and 0 <= rotary <= config.head_dim,
         f"rotary_dims must be even and at most a head's {config.head_dim}, not {rotary}",
     )
-    _require(
-        config.n_layers % config.n_blocks == 0,
-        f"n_layers {config.n_layers} must be a multiple of n_blocks {config.n_blocks}",
-    )
+    for field in ("n_blocks", "level_blocks"):
+        blocks = getattr(config, field)
+        _require(blocks >= 0, f"{field} must not be negative, not {blocks}")
+        _require(
+            blocks == 0 or config.n_layers % blocks == 0,
+            f"n_layers {config.n_layers} must be a multiple of {field} {blocks}",
+        )
     _require(config.rotary_base > 1, f"rotary_base must be above 1, not {config.rotary_base}")
     _require(0 <= config.dropout < 1, f"dropout must be at least 0 and below 1, not {config.dropout}")
 

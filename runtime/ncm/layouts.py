@@ -5,7 +5,7 @@ Constants, made once for each device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,10 @@ class Layout:
     sin: mx.array
     mask: mx.array | None
     hidden: int
+
+    def cut(self, start: int, stop: int) -> Layout:
+        """This layout with the rotations of these positions only."""
+        return replace(self, cos=self.cos[start:stop], sin=self.sin[start:stop])
 
 
 class Layouts:

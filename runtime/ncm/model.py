@@ -6,7 +6,7 @@ conditioning as prefix positions. It has no memory of its own: what is kept betw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -35,6 +35,7 @@ class Generator(nn.Module):
         self.level_embedding = nn.Embedding(config.n_levels, width)
         self.enter = nn.Linear(config.code_dim, width)
         self.blocks = [Block(config) for _ in range(config.n_blocks)]
+        self.level_blocks = [Block(config) for _ in range(config.level_blocks)]
         self.final_norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, config.codebook_size)
         self._n_layers = config.n_layers
@@ -60,6 +61,23 @@ class Generator(nn.Module):
         layout = self._layouts.get((level,), prefix=conditioning is not None)
         return self._run(inputs, conditioning, layout, store, tally)
 
+    def walk_level(
+        self, level: int, inputs: mx.array, conditioning: mx.array | None, store: KeyValueStore, n_layers: int
+    ) -> Iterator[mx.array]:
+        """The states (B, l[level], width) of a level after each of `n_layers` applications, for training: `predict`
+        makes logits of any. The rest is as for `forward_level`.
+        """
+        layout = self._layouts.get((level,), prefix=conditioning is not None)
+        x = self._enter(inputs, conditioning, layout)
+        for layer in range(n_layers):
+            x = self._apply(layer, x, layout, store, Tally())
+            yield x[:, layout.prefix :]
+
+    def predict(self, states: mx.array) -> mx.array:
+        """Logits (..., codebook_size) of level states (..., width)."""
+        logits: mx.array = self.head(self.final_norm(states))
+        return logits
+
     def forward_levels(
         self, inputs: Sequence[mx.array], conditioning: mx.array, tally: Tally | None = None
     ) -> list[mx.array]:
@@ -81,13 +99,14 @@ class Generator(nn.Module):
     ) -> mx.array:
         tally = Tally() if tally is None else tally
         tally.forwards += 1
-        x = self.enter(inputs) + self.level_embedding(layout.level_of)
-        if conditioning is not None:
-            x = mx.concatenate([self._embed(conditioning), x], axis=1)
+        x = self._enter(inputs, conditioning, layout)
         for layer in range(self._n_layers):
             x = self._apply(layer, x, layout, store, tally)
-        logits: mx.array = self.head(self.final_norm(x[:, layout.prefix :]))
-        return logits
+        return self.predict(x[:, layout.prefix :])
+
+    def _enter(self, inputs: mx.array, conditioning: mx.array | None, layout: Layout) -> mx.array:
+        x: mx.array = self.enter(inputs) + self.level_embedding(layout.level_of)
+        return x if conditioning is None else mx.concatenate([self._embed(conditioning), x], axis=1)
 
     def _embed(self, conditioning: mx.array) -> mx.array:
         """The prefix (B, P, width), in cell order, without a level's embedding."""
@@ -97,8 +116,7 @@ class Generator(nn.Module):
         return prefix
 
     def _apply(self, layer: int, x: mx.array, layout: Layout, store: KeyValueStore | None, tally: Tally) -> mx.array:
-        block = self.blocks[layer % len(self.blocks)]
-        queries, own_keys, own_values = block.make_heads(x, layout)
+        queries, own_keys, own_values = self._make_heads(layer, x, layout)
         # Made contiguous once: matmul would copy a strided operand each time.
         keys, values = store.extend(layer, own_keys, own_values) if store else (own_keys, mx.contiguous(own_values))
         prefix = layout.prefix
@@ -108,7 +126,28 @@ class Generator(nn.Module):
             attend_prefix = self._units.attend if self._units else attend
             of_prefix = attend_prefix(queries[:, :, :prefix], keys[:, :, :prefix], values[:, :, :prefix], tally)
             attended = mx.concatenate([of_prefix.swapaxes(1, 2), attended], axis=1)
-        return block.finish(x, attended)
+        return self._finish(layer, x, attended, prefix)
+
+    def _make_heads(self, layer: int, x: mx.array, layout: Layout) -> tuple[mx.array, mx.array, mx.array]:
+        prefix, (block, own) = layout.prefix, self._choose_blocks(layer)
+        if block is own or not prefix:
+            return own.make_heads(x, layout)
+        of_prefix = block.make_heads(x[:, :prefix], layout.cut(0, prefix))
+        of_levels = own.make_heads(x[:, prefix:], layout.cut(prefix, x.shape[1]))
+        queries, keys, values = (mx.concatenate([a, b], axis=2) for a, b in zip(of_prefix, of_levels, strict=True))
+        return queries, keys, values
+
+    def _finish(self, layer: int, x: mx.array, attended: mx.array, prefix: int) -> mx.array:
+        block, own = self._choose_blocks(layer)
+        if block is own or not prefix:
+            return own.finish(x, attended)
+        of_prefix = block.finish(x[:, :prefix], attended[:, :prefix])
+        return mx.concatenate([of_prefix, own.finish(x[:, prefix:], attended[:, prefix:])], axis=1)
+
+    def _choose_blocks(self, layer: int) -> tuple[Block, Block]:
+        """The block of the prefix's positions and that of the levels'."""
+        block: Block = self.blocks[layer % len(self.blocks)]
+        return block, self.level_blocks[layer % len(self.level_blocks)] if self.level_blocks else block
 
 
 class NcmModel(nn.Module):

@@ -16,6 +16,8 @@ from telemetry.errors import RoundscopeError, UsageError
 
 FEWEST_GIVENS = 17
 """No puzzle with fewer has one solution (McGuire, Tugemann and Civario 2012, by exhaustive search)."""
+FEWEST_FOUND = 26
+"""Nearly every random grid can be dug down to so few."""
 MOST_GIVENS = CELLS - 1
 MAX_DIGS = 200
 

@@ -43,9 +43,9 @@ def measure_codes(model: NcmModel, conditioning: Tokens, outputs: Tokens) -> lis
     hits: list[list[float]] = [[] for _ in model.config.lengths]
     for prefix, part in zip(_split(conditioning), _split(outputs), strict=True):
         codes, inputs = make_targets(model.codec, mx.array(part), 0.0, mx.random.key(0))
-        logits = forward_levels(model.generator, inputs, mx.array(prefix))
+        logits = forward_levels(model.generator, inputs, mx.array(prefix), model.config.n_layers)
         counts = read(
-            *((found.argmax(axis=-1) == wanted).sum(axis=1) for found, wanted in zip(logits, codes, strict=True))
+            *((found[-1].argmax(axis=-1) == wanted).sum(axis=1) for found, wanted in zip(logits, codes, strict=True))
         )
         for level, per_sample in enumerate(counts):
             hits[level] += per_sample

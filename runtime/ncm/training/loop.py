@@ -39,6 +39,9 @@ class Stage(Protocol):
     def measure(self) -> Callable[..., tuple[mx.array, Arrays]]:
         """A function of what `draw` gives: the loss, and what `settle` needs."""
 
+    def begin(self) -> None:
+        """What has to be done before the first step."""
+
     def draw(self, step: int, rng: np.random.Generator) -> tuple[Any, ...]:
         """What `measure` takes at `step`, counted from 0."""
 
@@ -76,6 +79,7 @@ class Trainer:
 
     def __init__(self, stage: Stage, recipe: Recipe) -> None:
         self.stage, self.done = stage, 0
+        stage.begin()
         self._seed = recipe.seed
         self._optimiser = optimizers.AdamW(
             _schedule(stage, recipe.warm_up), betas=[0.9, 0.99], weight_decay=recipe.weight_decay

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from runtime.ncm.sudoku.maker import FEWEST_FOUND, MOST_GIVENS
 from telemetry.errors import UsageError
 
 FOLDER = Path(__file__).parent / "recipes"
@@ -18,12 +19,13 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     *_steps: of each stage; with no direct steps that stage is left out. batch, generator_batch: samples a step.
     *_rate: the peak learning rate, reached after `warm_up` steps, then a cosine down to a twentieth.
     keep_all: share of samples for which the codec keeps all levels; the others keep the first few.
-    direct_depths: applications of the layers in equal parts of the direct steps, at most the configuration's; empty:
-    always those. Tied layers learn the rules of a grid when applied a few times, which is cheap, and depth after it.
+    *_depths: applications of the layers in equal parts of a stage's steps; empty: always the configuration's. Tied
+    layers learn the rules of a grid when applied a few times, which is cheap, and go on to solve it when applied often.
+    keep_prefix: the generator's training leaves the prefix's layers as the direct network's training left them.
     code_errors: share of positions of the levels short of full length at which the generator goes on from a wrong code,
     so that later levels learn to mend earlier ones.
-    n_grids: solved grids that Sudoku puzzles are made from. fewest_givens, most_givens: of puzzles, in training and
-    held out. n_held_out: samples held out.
+    n_grids: solved grids that Sudoku puzzles are made from. trained_givens, held_out_givens: fewest and most of a
+    puzzle; training on harder ones than are asked for later teaches more a step. n_held_out: samples held out.
     """
 
     seed: int = 0
@@ -35,14 +37,16 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     codec_rate: float = 3e-3
     direct_rate: float = 2e-3
     direct_depths: tuple[int, ...] = ()
+    generator_depths: tuple[int, ...] = ()
     generator_rate: float = 1e-3
     warm_up: int = 50
     weight_decay: float = 0.01
     keep_all: float = 0.5
+    keep_prefix: bool = False
     code_errors: float = 0.0
     n_grids: int = 3000
-    fewest_givens: int = 34
-    most_givens: int = 50
+    trained_givens: tuple[int, int] = (34, 50)
+    held_out_givens: tuple[int, int] = (34, 50)
     n_held_out: int = 1000
 
     def __post_init__(self) -> None:
@@ -54,10 +58,12 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             _require(getattr(self, field) > 0, f"{field} must be above 0, not {getattr(self, field)}")
         for field in ("keep_all", "code_errors", "weight_decay"):
             _require(0 <= getattr(self, field) <= 1, f"{field} must be from 0 to 1, not {getattr(self, field)}")
-        _require(
-            24 <= self.fewest_givens <= self.most_givens <= 80,
-            f"givens must be from 24 to 80, the fewest first, not {self.fewest_givens} to {self.most_givens}",
-        )
+        for field in ("trained_givens", "held_out_givens"):
+            fewest, most = getattr(self, field)
+            _require(
+                FEWEST_FOUND <= fewest <= most <= MOST_GIVENS,
+                f"{field} must be from {FEWEST_FOUND} to {MOST_GIVENS}, the fewest first, not {fewest} to {most}",
+            )
 
 
 def load_recipe(name: str) -> Recipe:

@@ -52,6 +52,9 @@ class CodecStage:
         loss = nn.losses.cross_entropy(logits, outputs).mean() + COMMITMENT * distance
         return loss, {"pooled": _join(found.pooled), "codes": _join([codes[..., None] for codes in found.codes])}
 
+    def begin(self) -> None:
+        """Nothing precedes."""
+
     def settle(self, found: Arrays, key: mx.array) -> None:
         """Move the codebook."""
         moved = Quantised([found["codes"]], [found["pooled"]], [])
@@ -74,14 +77,16 @@ class DirectStage:
     def draw(self, step: int, rng: np.random.Generator) -> tuple[Any, ...]:
         """Conditioning (B, P) and outputs (B, P), and how often layers are applied."""
         conditioning, outputs = self._task.draw(self._batch, rng)
-        depth = self._depths[step * len(self._depths) // self.steps]
-        return mx.array(conditioning), mx.array(outputs), depth
+        return mx.array(conditioning), mx.array(outputs), _choose_depth(self._depths, step, self.steps)
 
     def measure(self, conditioning: mx.array, outputs: mx.array, depth: int) -> tuple[mx.array, Arrays]:
         """Cross-entropy of the tokens."""
         logits = self.module(conditioning, depth)
         wanted = mx.broadcast_to(outputs, logits.shape[:-1])
         return nn.losses.cross_entropy(logits, wanted).mean(), {}
+
+    def begin(self) -> None:
+        """Nothing precedes."""
 
     def settle(self, found: Arrays, key: mx.array) -> None:
         """Nothing follows."""
@@ -96,23 +101,36 @@ class GeneratorStage:
         self.module = model.generator
         self.steps, self.rate = recipe.generator_steps, recipe.generator_rate
         self.state: Arrays = {}
+        self._depths = recipe.generator_depths or (model.config.n_layers,)
         self._codec, self._task, self._recipe = model.codec, task, recipe
 
     def draw(self, step: int, rng: np.random.Generator) -> tuple[Any, ...]:
-        """Conditioning (B, P), then the inputs of every level, then its codes."""
+        """How often layers are applied, conditioning (B, P), the inputs of every level, and its codes."""
         conditioning, outputs = self._task.draw(self._recipe.generator_batch, rng)
         key = mx.random.key(int(rng.integers(2**32)))
         codes, inputs = make_targets(self._codec, mx.array(outputs), self._recipe.code_errors, key)
-        return mx.array(conditioning), *inputs, *codes
+        return _choose_depth(self._depths, step, self.steps), mx.array(conditioning), *inputs, *codes
 
-    def measure(self, conditioning: mx.array, *levels: mx.array) -> tuple[mx.array, Arrays]:
-        """Cross-entropy of the codes."""
+    def measure(self, depth: int, conditioning: mx.array, *levels: mx.array) -> tuple[mx.array, Arrays]:
+        """Cross-entropy of the codes after each application of the second half."""
         inputs, codes = levels[: len(levels) // 2], levels[len(levels) // 2 :]
-        logits = forward_levels(self.module, inputs, conditioning)
-        return nn.losses.cross_entropy(_join(logits), mx.concatenate(list(codes), axis=1)).mean(), {}
+        logits = mx.concatenate(forward_levels(self.module, inputs, conditioning, depth), axis=2)
+        wanted = mx.broadcast_to(mx.concatenate(list(codes), axis=1), logits.shape[:-1])
+        return nn.losses.cross_entropy(logits, wanted).mean(), {}
+
+    def begin(self) -> None:
+        """Leave the prefix's layers as they are, if the recipe wants that."""
+        if self._recipe.keep_prefix:
+            for part in (self.module.prefix_embedding, *self.module.blocks):
+                part.freeze()
 
     def settle(self, found: Arrays, key: mx.array) -> None:
         """Nothing follows."""
+
+
+def _choose_depth(depths: tuple[int, ...], step: int, steps: int) -> int:
+    """The depth whose part of the steps `step` falls into."""
+    return depths[step * len(depths) // steps]
 
 
 def make_targets(

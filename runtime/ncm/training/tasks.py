@@ -62,21 +62,24 @@ class SudokuTask:
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self._digs = make_digs(recipe.n_grids, recipe.fewest_givens, f"training {recipe.seed}")
+        self._digs = make_digs(recipe.n_grids, recipe.trained_givens[0], f"training {recipe.seed}")
+        trained, held_out = (
+            "{} to {} givens".format(*span) for span in (recipe.trained_givens, recipe.held_out_givens)
+        )
         self.description = (
-            f"Sudoku puzzles with one solution and {recipe.fewest_givens} to {recipe.most_givens} givens, each number "
-            f"as often; training: {recipe.n_grids} grids under random symmetries; held out: of another seed, not moved"
+            f"Sudoku puzzles with one solution; training: {recipe.n_grids} grids under random symmetries, {trained}; "
+            f"held out: grids of another seed, not moved, {held_out}; every number of givens as often"
         )
 
     def draw(self, n: int, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
         """`n` puzzles and their solutions, (n, 81) each."""
-        return make_puzzles(self._digs, n, self._recipe.fewest_givens, self._recipe.most_givens, rng)
+        return make_puzzles(self._digs, n, *self._recipe.trained_givens, rng)
 
     def hold_out(self, n: int) -> tuple[Tokens, Tokens]:
         """`n` puzzles and their solutions of grids that no training puzzle comes from."""
-        recipe = self._recipe
-        digs = make_digs(n, recipe.fewest_givens, f"held out {recipe.seed}")
-        givens = np.random.default_rng(recipe.seed).integers(recipe.fewest_givens, recipe.most_givens + 1, size=n)
+        fewest, most = self._recipe.held_out_givens
+        digs = make_digs(n, fewest, f"held out {self._recipe.seed}")
+        givens = np.random.default_rng(self._recipe.seed).integers(fewest, most + 1, size=n)
         return digs.cut(np.arange(n), givens), digs.solutions
 
     def check(self, outputs: Tokens, conditioning: Tokens) -> NDArray[np.bool_]:

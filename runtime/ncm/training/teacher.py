@@ -1,7 +1,9 @@
 """The teacher-forced pass: every level from given inputs, the prefix processed once, nothing masked out in vain.
 
-It gives what `Generator.forward_levels` gives under `block_diagonal`. There, scores of all levels over all levels are
-made and most of them masked; here each level meets the prefix and itself alone, as in a generation, with gradients.
+Its last logits are those of `Generator.forward_levels` under `block_diagonal`. There, scores of all levels over all
+levels are made and most of them masked; here each level meets the prefix and itself alone, as in a generation, with
+gradients. And there are logits after every layer application of the second half: a loss over them all lets a deep stack
+of tied layers learn sooner.
 """
 
 from __future__ import annotations
@@ -31,10 +33,15 @@ class SharedPrefix:
         return mx.concatenate([prefix_keys, keys], axis=2), mx.concatenate([prefix_values, values], axis=2)
 
 
-def forward_levels(generator: Generator, inputs: Sequence[mx.array], conditioning: mx.array) -> list[mx.array]:
-    """Logits (B, l[k], codebook_size) of every level, from inputs (B, l[k], code_dim) and conditioning (B, P)."""
+def forward_levels(
+    generator: Generator, inputs: Sequence[mx.array], conditioning: mx.array, n_layers: int
+) -> list[mx.array]:
+    """Logits (A, B, l[k], codebook_size) of every level after each application of the second half of `n_layers`, from
+    inputs (B, l[k], code_dim) and conditioning (B, P).
+    """
     store = SharedPrefix(conditioning.shape[1])
-    return [
-        generator.forward_level(level, given, conditioning if level == 0 else None, store)
-        for level, given in enumerate(inputs)
-    ]
+    logits = []
+    for level, given in enumerate(inputs):
+        states = list(generator.walk_level(level, given, None if level else conditioning, store, n_layers))
+        logits.append(generator.predict(mx.stack(states[n_layers // 2 :])))
+    return logits

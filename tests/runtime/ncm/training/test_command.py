@@ -23,7 +23,7 @@ def config(tmp_path: Path) -> Path:
 def test_it_trains_and_says_what_came_out(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["/somewhere/roundscope", "ncm", "train", "--seed", "4"])
+    monkeypatch.setattr("sys.argv", ["/somewhere/roundscope", "ncm", "train", "--resume", "--seed", "4"])
     out = tmp_path / "mine.safetensors"
     options = ("--seed", 4, "--batch", 4, "--codec-steps", 3, "--steps", 2, "--n-held-out", 5, "--out", out)
     code, stdout, stderr = call(capsys, "ncm", "train", "--config", config, *map(str, options))

@@ -43,6 +43,14 @@ def learn(stage: Any) -> tuple[float, float]:
     return sum(losses[:tenth]) / tenth, sum(losses[-tenth:]) / tenth
 
 
+def forward_last(generator: Generator, inputs: list[mx.array], conditioning: mx.array) -> list[mx.array]:
+    """The teacher-forced logits after the last application."""
+    n_layers = generator._n_layers
+    after = forward_levels(generator, inputs, conditioning, n_layers)
+    assert [level.shape[0] for level in after] == [n_layers - n_layers // 2] * len(inputs)
+    return [level[-1] for level in after]
+
+
 def test_every_stage_learns(world: NcmModel, sudoku: SudokuTask) -> None:
     task = ProgressionTask(7, 5, 6)
     first, last = learn(CodecStage(world.codec, task, RECIPE))
@@ -93,8 +101,8 @@ def test_the_teacher_forced_pass_is_the_masked_one_in_values_and_gradients(base:
 
         return forward(generator), nn.value_and_grad(generator, loss)()[1]
 
-    ours, our_gradients = both(model.generator, lambda generator: forward_levels(generator, inputs, conditioning))
-    masked, gradients = both(model.generator, lambda generator: generator.forward_levels(inputs, conditioning))
+    ours, our_gradients = both(model.generator, lambda g: forward_last(g, inputs, conditioning))
+    masked, gradients = both(model.generator, lambda g: g.forward_levels(inputs, conditioning))
     assert all(mx.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(ours, masked, strict=True))
     weights = (our_gradients["blocks"][0]["project"]["weight"], gradients["blocks"][0]["project"]["weight"])
     assert mx.abs(weights[1]).max().item() > 0
@@ -138,5 +146,16 @@ def test_recipes_are_checked_and_changed() -> None:
     assert change_recipe(Recipe(), seed=5, codec_steps=None) == Recipe(seed=5)
     with pytest.raises(UsageError, match="recipe: batch must be at least 1, not 0"):
         change_recipe(Recipe(), batch=0)
-    with pytest.raises(UsageError, match="recipe: givens must be from 24 to 80"):
-        Recipe(fewest_givens=51)
+    with pytest.raises(UsageError, match="recipe: trained_givens must be from 26 to 80"):
+        Recipe(trained_givens=(51, 50))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_generator_leaves_the_prefix_alone_if_the_recipe_says_so(sudoku: SudokuTask, kept: bool) -> None:
+    model = tiny_model(base=GRID, prefix_vocab=10, vocab=10, level_blocks=1)
+    generator = model.generator
+    parts = [generator.prefix_embedding, generator.blocks[0].ffn_in, generator.level_blocks[0].ffn_in]
+    before = [mx.array(part.weight) for part in parts]
+    learn(GeneratorStage(model, sudoku, msgspec.structs.replace(RECIPE, generator_steps=3, keep_prefix=kept)))
+    changed = [not mx.array_equal(old, part.weight) for old, part in zip(before, parts, strict=True)]
+    assert changed == [not kept, not kept, True]
