@@ -11,7 +11,6 @@ from math import comb
 from typing import Any
 
 import msgspec
-import pytest
 
 from runtime.ncm.checkpoints import CONFIG, FOLDER, SUFFIX, load_model, read_checkpoint
 from runtime.ncm.config import load_config, parse_config
@@ -41,7 +40,6 @@ outputs = {arm: generate(model, puzzles, check=check, **options) for arm, option
 wanted = ("tokens", "codes", "n_levels", "solved")
 print(json.dumps({arm: {each: getattr(output, each) for each in wanted} for arm, output in outputs.items()}))
 """
-pytestmark = pytest.mark.skipif(not PATH.is_file(), reason=f"{PATH.name} is not trained yet: roundscope ncm train")
 
 
 @cache
