@@ -156,11 +156,11 @@ def test_generations_that_overlap_are_in_processes_of_their_own() -> None:
 def test_the_command_writes_a_file_that_is_json(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     store, file = tmp_path / "store", tmp_path / "trace.json"
     write_store(store)
-    said = "generations: 10 on the timeline, 0 are not over yet\n"
+    said = "generations: 12 on the timeline, 0 are not over yet\n"
     assert call(capsys, "export", "--timeline", file, "--store", store) == (0, said, "")
     document = json.loads(file.read_text())
     assert document["otherData"] == {"started_wall_ns": 1_700_000_000_000_000_000}
-    assert len(trace(document["traceEvents"], "i")) == 10
+    assert len(trace(document["traceEvents"], "i")) == 12
     assert min(each["ts"] for each in document["traceEvents"] if "ts" in each) == 0
     counts = {"generations": 5, "generations_still_open": 0}
     code, out, _ = call(capsys, "export", "--timeline", file, "--run", "run-1", "--store", store, "--json")
