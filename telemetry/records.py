@@ -6,8 +6,7 @@ of which table. Durations are nanoseconds of the monotonic clock; moments are na
 (`..._wall_ns`).
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: as text, 300 annotations would be compiled one by one at every start.
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -335,8 +334,11 @@ class NcmComparison(Struct, tag="ncm_comparison", tag_field="type", kw_only=True
     near_tie: Annotated[bool | None, about("whether every sample's first other codes are near ties")] = None
 
 
-class LevelRecord(Struct, tag="level", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
-    """One level of a coarse-to-fine generation: one forward, codes, the reconstruction so far."""
+class LevelRecord(Struct, tag="level", tag_field="type", omit_defaults=True, gc=False):
+    """One level of a coarse-to-fine generation: one forward, codes, the reconstruction so far.
+
+    Not keyword-only, as RoundRecord is not.
+    """
 
     generation_id: Annotated[str, about("generation it belongs to")]
     level: Annotated[Count, about("position in the hierarchy, from 0")]

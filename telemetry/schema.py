@@ -4,8 +4,6 @@ A column exists because a record has a field: its type, NOT NULL, CHECK and COMM
 in `telemetry.records`. Tables that only loading needs (`journals`, `rejected`, `waiting`) are defined here likewise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache

@@ -291,7 +291,8 @@ time.
 
 The way back is how rejected tokens leave a cache: `trim` takes them out of every layer; `snapshot` puts the states from
 before the round back and feeds the accepted tokens again, in front of the next round's. It is in each round's record.
-A drafter feeds token by token, so what a target can trim may take a snapshot there. Quantised K/V is refused where a
+A drafter feeds token by token, so that a window or a chunk loses in a round what a target could trim: it takes a
+snapshot where the round would reach that far, and trims where not. Quantised K/V is refused where a
 layer's class has no quantised form.
 
 | architecture | caches | way back: target | way back: drafter | quantised K/V | speculation |
@@ -306,9 +307,9 @@ _KINDS_HEADER = """
 _KIND_WORDS = {
     "Plain": "`trim`",
     "Concatenating": "`trim`, of the entries too: its own only moves the offset",
-    "Rotating": "`trim` after a forward over several positions; `snapshot` where it is fed token by token; "
+    "Rotating": "`trim` after a forward over several positions; `snapshot` where steps would overwrite; "
     "refused with `keep` above 0",
-    "Chunked": "`trim` after a forward over several positions; `snapshot` where it is fed token by token",
+    "Chunked": "`trim` after a forward over several positions; `snapshot` where steps would cut the front",
     "Arrays": "`snapshot`",
 }
 

@@ -35,6 +35,9 @@ class Kind(Protocol):
 class Snapshotting(Kind, Protocol):
     """A kind whose layers can also be put back into an earlier state that was kept."""
 
+    def can_undo_steps(self, layer: Any, n: int) -> bool:
+        """Whether `n` positions, fed one by one from now on, could be trimmed again: no state need be kept for them."""
+
     def save(self, layer: Any) -> list[Any]:
         """The state as it is: handles of its own, so that assignments to the layer's arrays leave it alone."""
 
@@ -89,19 +92,25 @@ class Rotating:
         return bool(in_order and held - n >= min(layer.offset - n, layer.max_size - 1))
 
     def trim(self, layer: Any, n: int) -> int:
-        """Cut keys and values.
+        """Cut keys and values; nothing has left a window that is not full yet, and the layer's own method does.
 
         Where a whole forward is taken back out of a full window, the place of the next entry stays allocated: the
         layer would otherwise try to grow by a negative number.
         """
         if n == 0:
             return 0
+        if layer.offset == layer._idx <= layer.max_size:
+            return int(layer.trim(n))
         end = layer._idx - n
         layer.offset -= n
         layer._idx = end
         end += end < min(layer.max_size, layer.offset)
         layer.keys, layer.values = layer.keys[..., :end, :], layer.values[..., :end, :]
         return n
+
+    def can_undo_steps(self, layer: Any, n: int) -> bool:
+        """As long as no entry is overwritten."""
+        return bool(layer.offset == layer._idx and layer.offset + n <= layer.max_size)
 
     def save(self, layer: Any) -> list[Any]:
         """Keys, values and where the next entry goes."""
@@ -129,6 +138,10 @@ class Chunked:
         """By the layer's own method."""
         return int(layer.trim(n))
 
+    def can_undo_steps(self, layer: Any, n: int) -> bool:
+        """As long as the front is not cut before the last of them."""
+        return bool(layer.offset - layer.start_position + n - 1 <= layer.chunk_size)
+
     def save(self, layer: Any) -> list[Any]:
         """Keys, values and the positions of the last and the first of them."""
         return [copy.copy(layer.keys), copy.copy(layer.values), layer.offset, layer.start_position]
@@ -149,6 +162,10 @@ class Arrays:
     def trim(self, layer: Any, n: int) -> int:
         """Nothing."""
         return 0
+
+    def can_undo_steps(self, layer: Any, n: int) -> bool:
+        """Never, but none."""
+        return n == 0
 
     def save(self, layer: Any) -> list[Any]:
         """The arrays, and what says which of them are padding."""

@@ -26,7 +26,7 @@ class Undo:
 
     layers: the cache's list, read anew each time, since its members may be replaced. stepwise: whether a round
     feeds them one position at a time (a drafter) and not all at once (verification). way: `trim`, or `snapshot`
-    where any layer needs one.
+    where any layer needs one, in the round that began last; before the first, in any.
     """
 
     def __init__(self, layers: Sequence[Any], *, stepwise: bool = False) -> None:
@@ -34,18 +34,27 @@ class Undo:
         self._stepwise = stepwise
         self._saved: dict[int, tuple[Any, list[Any]]] = {}
         self._saved_at: int | None = None
-        self.way: Way = "snapshot" if self._find_snapshots() else "trim"
+        self._may_snapshot = bool(self._find_snapshots())
+        self.way: Way = "snapshot" if self._may_snapshot else "trim"
 
     @property
     def snapshot_bytes(self) -> int:
         """Bytes of the states kept now; only those that a round has replaced are memory of their own."""
         return sum(getattr(array, "nbytes", 0) for _, saved in self._saved.values() for array in saved)
 
-    def begin(self, length: int) -> None:
-        """A round is about to feed the layers, which hold `length` positions: keep what only a snapshot brings back."""
-        if self.way == "snapshot":
-            self._saved = {id(layer): (kind, kind.save(layer)) for layer, kind in self._find_snapshots()}
-            self._saved_at = length
+    def begin(self, length: int, growth: int | None = None) -> None:
+        """A round is about to feed the layers, which hold `length` positions: keep what only a snapshot brings back.
+
+        growth: positions that it feeds at most; with it, nothing is kept for layers that can give back as many.
+        """
+        if not self._may_snapshot:
+            return
+        found = self._find_snapshots()
+        if growth is not None:
+            found = [(layer, kind) for layer, kind in found if not kind.can_undo_steps(layer, growth)]
+        self._saved = {id(layer): (kind, kind.save(layer)) for layer, kind in found}
+        self._saved_at = length
+        self.way = "snapshot" if found else "trim"
 
     def end(self) -> None:
         """The round is whole: what was kept for it is let go."""

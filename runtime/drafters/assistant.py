@@ -97,7 +97,7 @@ class Assistant:
             return Proposal(())
         import mlx.core as mx
 
-        self._undo.begin(self.length)
+        self._undo.begin(self.length, len(history) - self.length + m - 1)
         self._base = self.length
         token = self._draft(self._upload(history[self.length :]))
         tokens = [token]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.gguf.header import Header, read_header
-from runtime.gguf.tensors import OUTPUT, check_tensors, matrices, rename
+from runtime.gguf.tensors import OUTPUT, ROTATION_FACTORS, check_tensors, matrices, rename
 from runtime.gguf.tokenizer import CURE, find_splitting, read_tokenizer
 from telemetry.errors import RoundscopeError, Unsupported
 
@@ -55,8 +55,11 @@ def _load(path: Path, header: Header, config: dict[str, Any]) -> Any:
     from mlx_lm.models.llama import Model, ModelArgs
 
     loaded: Any = mx.load(str(path))
+    factors = loaded.pop(ROTATION_FACTORS, None)
     weights = {rename(name): tensor for name, tensor in loaded.items()}
     model = Model(ModelArgs.from_dict(config))
+    if factors is not None:
+        _stretch_rotations(model, config, factors)
 
     def describe_quantisation(layer: str, module: Any) -> bool | dict[str, int]:
         packed = weights.get(f"{layer}.weight")
@@ -81,6 +84,24 @@ def _load(path: Path, header: Header, config: dict[str, Any]) -> Any:
     return model
 
 
+def _stretch_rotations(model: Any, config: dict[str, Any], factors: Any) -> None:
+    """Multiply the wavelengths of the rotary positions by `factors` (head_dim / 2,): Llama 3.1's scaling as the file
+    has it, worked out by the converter.
+    """
+    from mlx_lm.models.rope_utils import Llama3RoPE
+
+    rope = Llama3RoPE(
+        config["head_dim"],
+        config["max_position_embeddings"],
+        traditional=config["rope_traditional"],
+        base=config["rope_theta"],
+        scaling_config={"factor": 1.0},
+    )
+    rope._freqs = rope._freqs * factors
+    for layer in model.layers:
+        layer.self_attn.rope = rope
+
+
 def read_config(header: Header) -> dict[str, Any]:
     """The configuration in mlx-lm's words.
 
@@ -92,8 +113,8 @@ def read_config(header: Header) -> dict[str, Any]:
     if architecture != "llama":
         raise Unsupported(f"its architecture is {architecture!r}, not 'llama': {CURE}")
     scaling = metadata.get("llama.rope.scaling.type", "none")
-    if scaling != "none" or "rope_freqs.weight" in header.tensors:
-        raise Unsupported(f"its positions are scaled ({scaling if scaling != 'none' else 'rope_freqs.weight'}): {CURE}")
+    if scaling != "none":
+        raise Unsupported(f"its positions are scaled ({scaling}): {CURE}")
     try:
         config = _translate(metadata)
     except KeyError as error:
@@ -101,6 +122,9 @@ def read_config(header: Header) -> dict[str, Any]:
     rotated = metadata.get("llama.rope.dimension_count", config["head_dim"])
     if rotated != config["head_dim"]:
         raise Unsupported(f"only {rotated} of {config['head_dim']} dimensions of a head are rotated: {CURE}")
+    factors = header.tensors.get(ROTATION_FACTORS)
+    if factors is not None and (factors.type, tuple(factors.shape)) != ("F32", (config["head_dim"] // 2,)):
+        raise Unsupported(f"{ROTATION_FACTORS} is not one F32 number for each pair of a head's dimensions: {CURE}")
     config["tie_word_embeddings"] = OUTPUT not in header.tensors
     return config
 

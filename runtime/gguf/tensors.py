@@ -27,6 +27,8 @@ _BLOCK = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+ROTATION_FACTORS = "rope_freqs.weight"
+"""Present where rotary wavelengths are stretched (Llama 3.1 and later)."""
 OUTPUT = "output.weight"
 """Absent where the output's weights are those of the embedding."""
 
@@ -38,7 +40,7 @@ def check_tensors(header: Header, layers: int) -> None:
     missing = wanted - header.tensors.keys() - {OUTPUT}
     if missing:
         raise RoundscopeError(f"it lacks {_list(missing)}, which a llama of {layers} layers has; get it again, whole")
-    unexpected = header.tensors.keys() - wanted
+    unexpected = header.tensors.keys() - wanted - {ROTATION_FACTORS}
     if unexpected:
         raise Unsupported(
             f"it holds {_list(unexpected)}, which are no plain llama's and would be ignored: "

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from runtime.device import peak_memory, reset_peak_memory, syncs
 from runtime.ncm.tally import Tally
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
     from runtime.ncm.config import NcmConfig
 
 Codes = Sequence[Sequence[int]]
+_NOT_ENTERED: tuple[int, Basis | None] = (0, None)
+HELD_NS = 1_000_000_000
+"""How long the record of a level may wait for others: what a killed process can lose of a generation in progress."""
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -39,63 +45,86 @@ class Setting:
 
 
 class Stopwatch:
-    """Times stages: each ends with `mark`, so that they follow one another without gaps. `stages`: how long and by what
-    each was timed.
-    """
+    """Times stages: each ends with `mark`, so that they follow one another without gaps."""
+
+    __slots__ = ("_marks", "_now", "start_ns")
 
     def __init__(self, now: Callable[[], int]) -> None:
-        self.stages: dict[str, tuple[int, Basis]] = {}
+        self._marks: list[tuple[str, Basis, int]] = []
         self._now = now
-        self.start_ns = self._previous = now()
+        self.start_ns = now()
 
     def mark(self, stage: str, basis: Basis) -> None:
         """The time since the last mark was spent on `stage`."""
-        now = self._now()
-        self.stages[stage] = (now - self._previous, basis)
-        self._previous = now
+        self._marks.append((stage, basis, self._now()))
+
+    @property
+    def end_ns(self) -> int:
+        """The last mark's moment; before the first, the start."""
+        return self._marks[-1][2] if self._marks else self.start_ns
+
+    @property
+    def stages(self) -> dict[str, tuple[int, Basis]]:
+        """How long each stage took, in nanoseconds, and by what it was timed."""
+        starts = [self.start_ns, *(moment for _, _, moment in self._marks)]
+        return {stage: (end - start, basis) for (stage, basis, end), start in zip(self._marks, starts, strict=False)}
 
 
 class OpenLevel(Stopwatch):
     """A level in progress."""
 
+    __slots__ = ("_first_sync", "_n_syncs", "batch", "codes", "kv_bytes", "length", "level", "n_exited", "tally")
+
     def __init__(self, level: int, length: int, batch: int, now: Callable[[], int]) -> None:
         self.level, self.length, self.batch = level, length, batch
         self.tally = Tally()
-        self.kv_bytes = self.n_exited = 0
+        self.kv_bytes = self.n_exited = self._n_syncs = 0
         self.codes: list[list[int]] | None = None
         self._first_sync = syncs()
         super().__init__(now)
 
+    def close(self) -> None:
+        """Nothing more belongs to it."""
+        self._n_syncs = syncs() - self._first_sync
+
     @property
     def t_level_ns(self) -> int:
         """From the start to the last mark."""
-        return self._previous - self.start_ns
+        return self.end_ns - self.start_ns
 
     def record(self, generation_id: str, anchor_ns: int) -> LevelRecord:
         """The level as a record; `anchor_ns` is the generation's monotonic anchor."""
-        tally = self.tally
+        tally, stages = self.tally, self.stages
         layers = max(1, tally.n_layers)
-        stages: dict[str, Any] = {}
-        for stage in LEVEL_STAGES:
-            stages[f"{stage}_ns"], stages[f"{stage}_basis"] = self.stages.get(stage, (0, None))
+        forward, sample, reconstruct, decode, check = (stages.get(stage, _NOT_ENTERED) for stage in LEVEL_STAGES)
+        # By position, in the order of the fields: a record is made in the middle of what it measures.
         return LevelRecord(
-            generation_id=generation_id,
-            level=self.level,
-            start_ns=self.start_ns - anchor_ns,
-            t_level_ns=self.t_level_ns,
-            length=self.length,
-            batch=self.batch,
-            forwards=tally.forwards,
-            prefix_processed=tally.prefix // layers,
-            level_processed=tally.level // layers,
-            prefix_reused=tally.reused // layers,
-            pairs_allowed=tally.allowed,
-            pairs_computed=tally.computed,
-            kv_bytes=self.kv_bytes,
-            syncs=syncs() - self._first_sync,
-            n_exited=self.n_exited,
-            codes_digest=None if self.codes is None else digest_codes(self.codes),
-            **stages,
+            generation_id,
+            self.level,
+            self.start_ns - anchor_ns,
+            self.t_level_ns,
+            self.length,
+            self.batch,
+            tally.forwards,
+            tally.prefix // layers,
+            tally.level // layers,
+            tally.reused // layers,
+            tally.allowed,
+            tally.computed,
+            self.kv_bytes,
+            self._n_syncs,
+            self.n_exited,
+            forward[0],
+            sample[0],
+            reconstruct[0],
+            decode[0],
+            check[0],
+            forward[1],
+            sample[1],
+            reconstruct[1],
+            decode[1],
+            check[1],
+            None if self.codes is None else digest_codes(self.codes),
         )
 
 
@@ -113,6 +142,8 @@ class NcmLog:
     _last_end: int = 0
     _kv_bytes: int = 0
     _ending: Stopwatch | None = None
+    _closed: list[OpenLevel] = field(default_factory=list)
+    _written: int = 0
 
     def __post_init__(self) -> None:
         self.generation_id = self.recorder.new_id()
@@ -123,7 +154,7 @@ class NcmLog:
         reset_peak_memory()
         setting, labels, config = self.setting, self.recorder.labels, self.setting.config
         wall_ns = self.recorder.clock.wall_ns()
-        self._anchor = self._last_end = self.recorder.clock.monotonic_ns()
+        self._anchor = self._last_end = self._written = self.recorder.clock.monotonic_ns()
         self.recorder.write(
             NcmRecord(
                 generation_id=self.generation_id,
@@ -164,12 +195,22 @@ class NcmLog:
         return OpenLevel(level, self.setting.config.lengths[level], batch, self.recorder.clock.monotonic_ns)
 
     def close_level(self, opened: OpenLevel) -> None:
-        """Record a level that is over."""
-        self.recorder.write(opened.record(self.generation_id, self._anchor))
+        """Note a level that is over. Its record is written with those of others, at most `HELD_NS` later or at the end:
+        between forwards, which leave the processor's caches cold, ten records cost little more than one.
+        """
+        opened.close()
+        self._closed.append(opened)
         self.n_levels += 1
-        self._levels_ns += opened.t_level_ns
-        self._last_end = opened.start_ns + opened.t_level_ns
-        self._kv_bytes = max(self._kv_bytes, opened.kv_bytes)
+        if opened.end_ns - self._written > HELD_NS:
+            self._write_levels()
+
+    def _write_levels(self) -> None:
+        for opened in self._closed:
+            self.recorder.write(opened.record(self.generation_id, self._anchor))
+            self._levels_ns += opened.t_level_ns
+            self._kv_bytes = max(self._kv_bytes, opened.kv_bytes)
+            self._last_end = self._written = opened.end_ns
+        self._closed.clear()
 
     def open_end(self) -> Stopwatch:
         """Start the stopwatch of what comes after the levels."""
@@ -181,6 +222,7 @@ class NcmLog:
     ) -> None:
         """Record the end; `codes` are those of all samples, by level, as far as they came to the host."""
         now = self.recorder.clock.monotonic_ns()
+        self._write_levels()
         stages = {} if self._ending is None else self._ending.stages
         decode, check = (stages.get(stage, (None, None)) for stage in ("decode", "check"))
         self.recorder.write(
@@ -206,4 +248,4 @@ class NcmLog:
 
 def digest_codes(codes: Codes) -> str:
     """sha256 over rows of codes and where they end."""
-    return sha256(repr([[*row] for row in codes]).encode()).hexdigest()
+    return sha256(_encode(codes)).hexdigest()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlx_lm.models import cache as caches
 from mlx_lm.models.base import create_attention_mask, scaled_dot_product_attention
+from mlx_lm.models.deepseek_v41 import LayerCache
 
 from runtime.caches import CacheError, Undo, kind_of, require_undo
 from runtime.caches.kinds import KINDS, REFUSED, flatten
@@ -45,6 +48,20 @@ def test_every_cache_class_of_mlx_lm_is_classed() -> None:
     assert classes == {*KINDS, *REFUSED, "CacheList"}
     assert set(KINDS) == set(MAKERS) - {"CacheList"}
     assert not set(KINDS) & set(REFUSED)
+
+
+def test_no_model_of_mlx_lm_has_a_cache_class_that_nobody_looked_at() -> None:
+    """Read, not imported: a hundred modules. `LayerCache` says that it cannot be trimmed, and is refused for it."""
+    folder = Path(caches.__file__).parent
+    found = {
+        f"{source.stem}.{node.name}"
+        for source in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(source.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Cache") and source.name != Path(caches.__file__).name
+    }
+    assert found == {"deepseek_v41.LayerCache"}
+    with pytest.raises(Unsupported, match=r"layer 0 \(LayerCache\)"):
+        require_undo([LayerCache(SIZE)], "it")
 
 
 @functools.cache
@@ -139,9 +156,15 @@ def test_what_is_trimmed_was_never_there(
 @pytest.mark.parametrize("stepwise", [False, True], ids=["block", "stepwise"])
 @pytest.mark.parametrize("name", list(MAKERS))
 @profile
-@given(prefill=st.integers(0, 20), grown=st.integers(2, 8), steps=st.integers(0, 3), width=st.integers(1, 3))
+@given(
+    prefill=st.integers(0, 20),
+    grown=st.integers(2, 8),
+    steps=st.integers(0, 3),
+    width=st.integers(1, 3),
+    announced=st.booleans(),
+)
 def test_what_is_undone_was_never_there(
-    stepwise: bool, name: str, prefill: int, grown: int, steps: int, width: int
+    stepwise: bool, name: str, prefill: int, grown: int, steps: int, width: int, announced: bool
 ) -> None:
     """By trim or snapshot, also a second time from the same snapshot."""
     layer, twin = MAKERS[name](), MAKERS[name]()
@@ -152,7 +175,7 @@ def test_what_is_undone_was_never_there(
         for position in range(prefill, prefill + steps):
             feed(each, position, 1)
     length = prefill + steps
-    undo.begin(length)
+    undo.begin(length, grown if announced and stepwise else None)
     for _ in range(2):
         for start in range(length, length + grown, 1 if stepwise else grown):
             feed(layer, start, 1 if stepwise else grown)
@@ -175,6 +198,19 @@ def test_ways() -> None:
         "ArraysCache": ("snapshot", "snapshot"),
         "CacheList": ("snapshot", "snapshot"),
     }
+
+
+@pytest.mark.parametrize("name", ["RotatingKVCache", "ChunkedKVCache"])
+def test_no_snapshot_is_kept_of_what_steps_can_be_trimmed_from(name: str) -> None:
+    """A window that is not full, a chunk that goes on: the announced steps decide it, round by round."""
+    layer = MAKERS[name]()
+    undo = Undo([layer], stepwise=True)
+    feed(layer, 0, 4)
+    undo.begin(4, SIZE - 4)
+    assert (undo.way, undo.snapshot_bytes) == ("trim", 0)
+    undo.begin(4, SIZE)
+    assert undo.way == "snapshot"
+    assert undo.snapshot_bytes > 0
 
 
 @pytest.mark.parametrize("name", list(MAKERS))

@@ -128,6 +128,32 @@ def test_whole_words_need_no_merges_where_the_pre_tokenizer_says_so():
         assert len(ids) == count
 
 
+def test_stretched_rotations_are_those_of_llama_3(tmp_path):
+    """Held against mlx-lm's own scaling; the factors are worked out here by the published rule, as a converter does."""
+    from dataclasses import replace
+
+    import mlx.core as mx
+    import numpy as np
+    from mlx_lm.models.llama import Model
+
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    dims = gguf_files.HIDDEN // gguf_files.HEADS
+    waves = 2 * np.pi * 10000.0 ** (np.arange(0, dims, 2) / dims)
+    smooth = (64 / waves - 1) / 3
+    factors = np.where(waves < 16, 1, np.where(waves > 64, 8, 1 / ((1 - smooth) / 8 + smooth))).astype("<f4")
+    assert 1 < len(set(factors)) > 2
+    tensors = llama_tensors("F32") | {"rope_freqs.weight": ("F32", (dims // 2,), factors.tobytes())}
+    target = load_target(write(tmp_path / "small.gguf", llama_metadata(), tensors))
+    reference = Model(replace(target.model.args, rope_scaling={"rope_type": "llama3", **scaling}))
+    plain = Model(target.model.args)
+    for model in (reference, plain):
+        model.update(target.model.parameters())
+    ids = mx.array([[5, 9, 44, 7, 100, 3, 60, 61, 62, 63, 8, 8]])
+    found, expected, other = (model(ids) for model in (target.model, reference, plain))
+    assert mx.allclose(found, expected, rtol=0, atol=1e-4)
+    assert not mx.allclose(found, other, rtol=0, atol=1e-3)
+
+
 # Refusals
 
 
@@ -181,11 +207,11 @@ def test_what_is_no_plain_llama_is_refused_with_the_cure(tmp_path, changes, mess
     ("extra", "message"),
     [
         ("blk.0.ffn_gate_inp.weight", "it holds blk.0.ffn_gate_inp.weight, which are no plain llama's"),
-        ("rope_freqs.weight", r"its positions are scaled \(rope_freqs.weight\)"),
+        ("rope_freqs.weight", "rope_freqs.weight is not one F32 number for each pair of a head's dimensions"),
     ],
 )
 def test_tensors_that_would_be_ignored_are_refused(tmp_path, extra, message):
-    tensors = llama_tensors("F16") | {extra: ("F32", (32,), bytes(128))}
+    tensors = llama_tensors("F16") | {extra: ("F32", (30,), bytes(120))}
     with pytest.raises(Unsupported, match=message):
         load_target(write(tmp_path / "small.gguf", llama_metadata(), tensors))
 

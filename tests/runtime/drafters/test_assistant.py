@@ -196,7 +196,9 @@ def test_a_model_without_trim_comes_back_by_snapshot(name, prompt, rounds):
             committed = [*committed, (proposed[accepted] + 1) % 40 if accepted < m else 9]
         end_round(drafter, history, committed)
         assert drafter.length < len(history)
-    assert (drafter.way, draft(drafter, history, 3)) == ("snapshot", greedy(drafter.model, history, 3))
+    assert draft(drafter, history, 3) == greedy(drafter.model, history, 3)
+    # A window of 8 that is not full has lost nothing.
+    assert drafter.way == ("trim" if name == "window" and len(history) + 2 <= 8 else "snapshot")
 
 
 def test_a_layer_that_forgets_less_than_asked_is_an_error():
