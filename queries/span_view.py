@@ -25,6 +25,7 @@ from telemetry.span_data import ABORTED, HAS_IS_REMOTE, IS_REMOTE, OTHER_ERROR, 
 from telemetry.span_names import (
     ERROR_TYPE,
     FORWARD_FIELDS,
+    NCM_ENDING,
     NCM_GENERATE,
     NCM_LEVEL,
     NCM_STAGES,
@@ -96,6 +97,20 @@ _STAGE = """
     from {parts} as r
     inner join {table} as g on r.generation_id = g.generation_id
     where r.{stage}_basis is not null"""
+_ENDING = """
+    select
+        g.generation_id,
+        g.run_id,
+        {place} as place,
+        span_id_of(g.generation_id, '') as parent_id,
+        {name} as name,
+        {start} as start_ns,
+        g.{stage}_ns as duration_ns,
+        {attributes} as attributes,
+        {links} as links,
+        null as error_type
+    from ncm_generations as g
+    where g.{stage}_basis is not null"""
 _VIEW = """
 create or replace view spans as
 with placed as (
@@ -210,6 +225,17 @@ def _write_ncm() -> Iterator[str]:
     )
     forward = {a.name: _write_value(a, "r") for a in attributes_of(LevelRecord) if a.field.name in FORWARD_FIELDS}
     yield from _write_stages(NCM_STAGES, where, {}, {"forward": forward})
+    start = "g.total_ns - g.finish_ns"
+    for stage in NCM_ENDING:
+        yield _ENDING.format(
+            stage=stage,
+            place=quote(f"end/{stage}"),
+            name=quote(NCM_STAGES[stage]),
+            start=start,
+            attributes=_write_object({STAGE_BASIS: f"g.{stage}_basis"}, "g"),
+            links=_NO_LINKS,
+        )
+        start += f" + coalesce(g.{stage}_ns, 0)"
 
 
 def _write_stages(

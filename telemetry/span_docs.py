@@ -20,6 +20,7 @@ from telemetry.span_data import ABORTED, OTHER_ERROR
 from telemetry.span_names import (
     ERROR_TYPE,
     FORWARD_FIELDS,
+    NCM_ENDING,
     NCM_GENERATE,
     NCM_LEVEL,
     NCM_STAGES,
@@ -54,6 +55,7 @@ A generation is a trace, made from its records after it has ended, with the time
     {NCM_GENERATE}
       {NCM_LEVEL}
         {"  ".join(NCM_STAGES.values())}
+      {"  ".join(NCM_STAGES[stage] for stage in NCM_ENDING)}
 
 ## Where they can be had
 
@@ -125,6 +127,8 @@ def _render_stages() -> Iterator[str]:
     stages = ", ".join(f"`{name}`" for name in (PREFILL, *ROUND_STAGES.values(), *NCM_STAGES.values()))
     yield f"{stages}: the attribute `{STAGE_BASIS}`."
     fields = [each.name for each in attributes_of(LevelRecord) if each.field.name in FORWARD_FIELDS]
+    ending = " and ".join(f"`{NCM_STAGES[stage]}`" for stage in NCM_ENDING)
+    yield f"Where levels are not decoded and checked one by one, {ending} come once, after the last of them."
     yield f"`{NCM_STAGES['forward']}` also has {' and '.join(f'`{name}`' for name in fields)} of its level."
 
 

@@ -128,7 +128,8 @@ def _rebuild(root: SpanData, children: Mapping[tuple[str, str], list[SpanData]])
     below = children.get((root.trace_id, root.span_id), [])
     if root.name == NCM_GENERATE:
         recorded = Recorded(_make(NcmRecord, root, **_find_origin(root, "roundscope.ncm.generation_id")))
-        levels = [_rebuild_part(LevelRecord, "t_level_ns", NCM_STAGES, each, root, children) for each in below]
+        found = [each for each in below if each.name == NCM_LEVEL]
+        levels = [_rebuild_part(LevelRecord, "t_level_ns", NCM_STAGES, each, root, children) for each in found]
         recorded.levels.extend(sorted(levels, key=lambda each: each.level))
         if "roundscope.ncm.finish_reason" in root.attributes:
             recorded.end = _make(NcmEnd, root, generation_id=recorded.id, total_ns=_last(root))
@@ -138,8 +139,8 @@ def _rebuild(root: SpanData, children: Mapping[tuple[str, str], list[SpanData]])
     recorded = Recorded(_make(GenerationRecord, root, **_find_origin(root, "gen_ai.response.id")))
     prefills = [each for each in below if each.name == PREFILL]
     rounds = [each for each in below if each.name == ROUND]
-    found = [_rebuild_part(RoundRecord, "t_round_ns", ROUND_STAGES, each, root, children) for each in rounds]
-    recorded.rounds.extend(sorted(found, key=lambda each: each.index))
+    parts = [_rebuild_part(RoundRecord, "t_round_ns", ROUND_STAGES, each, root, children) for each in rounds]
+    recorded.rounds.extend(sorted(parts, key=lambda each: each.index))
     if prefills:
         own = {"generation_id": recorded.id, "total_ns": _last(root), "prefill_ns": _last(prefills[0])}
         recorded.end = _make(GenerationEnd, root, **own)

@@ -48,6 +48,9 @@ ROUND_STAGES = {stage: "cache.trim" if stage == "trim" else stage for stage in S
 NCM_STAGES = {stage: f"ncm.{stage}" for stage in LEVEL_STAGES}
 """Span of each stage of a level."""
 
+NCM_ENDING = ("decode", "check")
+"""Stages that a generation does once at its end where its levels do not: children of `ncm.generate`."""
+
 OPERATION_NAME = "gen_ai.operation.name"
 PROVIDER_NAME = "gen_ai.provider.name"
 RESPONSE_MODEL = "gen_ai.response.model"

@@ -8,6 +8,7 @@
     ncm.generate                   `telemetry.spans_ncm`
       ncm.level
         ncm.forward  ncm.sample  ncm.reconstruct  ncm.decode  ncm.check
+      ncm.decode  ncm.check        once, where the levels have none
 
 Nothing here knows OpenTelemetry: a `SpanData` is plain data, which `telemetry.otlp` sends and `telemetry.replay` gives
 to a tracer provider. Ids and moments are explained in `telemetry.span_data`, attributes in `telemetry.span_names`, and

@@ -1,4 +1,7 @@
-"""Spans of coarse-to-fine generations: `ncm.generate` > `ncm.level` > the stages of a level."""
+"""Spans of coarse-to-fine generations: `ncm.generate` > `ncm.level` > the stages of a level.
+
+What is decoded and checked once, after the last level, is below `ncm.generate` itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,16 @@ from collections.abc import Iterator
 from telemetry.grouping import Recorded
 from telemetry.records import NcmComparison, NcmEnd, NcmRecord
 from telemetry.span_data import SpanData, Tree, name_error
-from telemetry.span_names import FORWARD_FIELDS, NCM_GENERATE, NCM_LEVEL, NCM_STAGES, attributes_of, read_attributes
+from telemetry.span_names import (
+    FORWARD_FIELDS,
+    NCM_ENDING,
+    NCM_GENERATE,
+    NCM_LEVEL,
+    NCM_STAGES,
+    STAGE_BASIS,
+    attributes_of,
+    read_attributes,
+)
 
 
 def spans_of_ncm(recorded: Recorded, start: NcmRecord) -> Iterator[SpanData]:
@@ -39,3 +51,14 @@ def spans_of_ncm(recorded: Recorded, start: NcmRecord) -> Iterator[SpanData]:
         }
         yield tree.child(place, NCM_LEVEL, each.start_ns, each.t_level_ns, attributes)
         yield from tree.stages(place, NCM_STAGES, each, each.t_level_ns, extra={"forward": forward})
+    if end is not None:
+        yield from _ending(tree, end)
+
+
+def _ending(tree: Tree, end: NcmEnd) -> Iterator[SpanData]:
+    at = end.total_ns - end.finish_ns
+    for stage in NCM_ENDING:
+        duration, basis = getattr(end, f"{stage}_ns"), getattr(end, f"{stage}_basis")
+        if basis is not None:
+            yield tree.child(f"end/{stage}", NCM_STAGES[stage], at, duration, {STAGE_BASIS: basis})
+            at += duration

@@ -13,7 +13,7 @@ from runtime.device import barrier, syncs
 from runtime.ncm.config import load_config
 from runtime.ncm.descent import Descent
 from runtime.ncm.generation import generate
-from runtime.ncm.log import digest_codes
+from runtime.ncm.log import HELD_NS, OpenLevel, digest_codes
 from runtime.ncm.model import Generator, init_model
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
@@ -258,3 +258,23 @@ def test_everything_becomes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             ("cache", "error", 3, None),
         ]
         assert con.execute("SELECT count(*) FROM levels").fetchall() == [(11,)]
+
+
+def test_levels_that_take_long_are_written_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed process can lose of a generation in progress is bounded in time."""
+    clock = FakeClock()
+    recorder, model = Recorder(clock=clock), tiny_model()
+    seen: list[int] = []
+    run_level = Descent.run_level
+
+    def slow(descent: Descent, opened: OpenLevel) -> None:
+        seen.append(sum(isinstance(record, LevelRecord) for record in recorder.records))
+        run_level(descent, opened)
+        clock.advance(HELD_NS + 1 if opened.level != 1 else 1)
+        opened.mark("reconstruct", "host")
+
+    monkeypatch.setattr(Descent, "run_level", slow)
+    generate(model, draw_conditioning(model.config, 1), recorder=recorder)
+    assert seen == [0, 1, 1, 3][: len(seen)]
+    assert len(seen) >= 3
+    assert len(split(recorder)[1]) == model.config.n_levels
