@@ -10,9 +10,10 @@ import duckdb
 import pytest
 
 import queries
+from telemetry.schema import create_schema
 from tests.conftest import ROOT, child_environment
 from tests.queries.given import MS, Given, spec, step
-from tests.queries.simulate import Row, insert
+from tests.queries.simulate import Row, Simulation, insert
 
 LOOKUP = ("prompt-lookup", 4)
 
@@ -21,6 +22,11 @@ def ask(con: duckdb.DuckDBPyConnection, name: str, **variables: object) -> list[
     """The rows of a query by column name."""
     result = queries.run(con, name, **variables)
     return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+
+
+def nearly(value: Any) -> Any:
+    """The value, or a float but for its last bits: sums may be taken in another order."""
+    return pytest.approx(value, rel=1e-9) if isinstance(value, float) else value
 
 
 def give(con: duckdb.DuckDBPyConnection, times: list[float], run_id: str = "run-1", gain: float = 2.0) -> None:
@@ -95,6 +101,20 @@ def test_two_machines_in_one_store_are_never_mixed(con: duckdb.DuckDBPyConnectio
     assert [(row["ratio"], row["change"], row["differences"]) for row in own] == [
         (pytest.approx(1.1), "slower", None)
     ] * 4
+
+
+def test_ten_runs_in_one_store_do_not_touch_each_other(con: duckdb.DuckDBPyConnection) -> None:
+    """Every query about one run says what it would say were it alone."""
+    for i in range(10):
+        Simulation(run_id=f"run-{i}", seed=i).fill(con)
+    for name in ("verdict", "seconds_per_token", "survival", "stages", "break_even", "memory"):
+        for i in (0, 4, 9):
+            with duckdb.connect() as alone:
+                create_schema(alone)
+                queries.install_views(alone)
+                Simulation(run_id=f"run-{i}", seed=i).fill(alone)
+                expected = [{key: nearly(value) for key, value in row.items()} for row in ask(alone, name)]
+                assert ask(con, name, run_id=f"run-{i}") == expected
 
 
 def test_a_run_whose_own_line_is_lost_is_judged_of_no_machine(con: duckdb.DuckDBPyConnection) -> None:
