@@ -20,6 +20,11 @@
 --   load1: load average over one minute when the run began
 --   load1_end: the same when it ended; the run's own work is in it
 --   cores: processors that the run might use
+--   power: what the machine drew from when the run began: mains or battery; NULL: the system does not tell
+--   power_end: the same when it ended
+--   speed_limit: least percentage of the processors' speed that the system allowed, at the beginning or the end; NULL:
+--     it does not tell
+--   n_throttled: times that processors were slowed for heat during the run; NULL: the system does not count
 with steps as (
     select
         sequence,
@@ -54,7 +59,11 @@ select
     d.drifted,
     r.load1,
     r.load1_end,
-    r.cores
+    r.cores,
+    r.power,
+    r.power_end,
+    least(r.speed_limit, r.speed_limit_end) as speed_limit,
+    r.throttle_count_end - r.throttle_count as n_throttled
 from parts as p
 left join machine_drift as d on true
 left join runs as r on r.run_id = (select run_id from selected_run)

@@ -70,7 +70,8 @@ facts as (
             (14, 'dtype', r.dtype),
             (15, 'bytes of weights', r.parameter_bytes::varchar),
             (16, 'prompts', r.workload_digest),
-            (17, 'max tokens', r.max_tokens::varchar)
+            (17, 'max tokens', r.max_tokens::varchar),
+            (18, 'power', r.power)
         ) as f (ordinal, name, value)
 ),
 

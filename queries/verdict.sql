@@ -161,6 +161,15 @@ select
         case
             when m.load1 > m.cores / 2
                 then printf('something else was running: the load was %.1f on %d cores at the start', m.load1, m.cores)
+        end,
+        case when 'battery' in (m.power, m.power_end) then 'the machine ran on its battery' end,
+        case
+            when m.throttle_count_end > m.throttle_count
+                then printf('processors were slowed for heat %d times', m.throttle_count_end - m.throttle_count)
+        end,
+        case
+            when least(m.speed_limit, m.speed_limit_end) < 100
+                then printf('the system allowed %.0f %% of the speed', least(m.speed_limit, m.speed_limit_end))
         end
     ), '') as note
 from compared as c

@@ -1,4 +1,4 @@
-"""What a run's figures depend on besides the run itself: software, processor, BLAS, precision settings, load."""
+"""What a run's figures depend on besides the run itself: software, processor, BLAS, precision settings, state."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import os
 import platform
 import socket
 import sys
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from runtime.backend import prepare
 from runtime.cores import usable_processors
+from runtime.machine_state import read_state
 from telemetry import roundscope_version
 from telemetry.records import Environment
 
@@ -41,16 +43,8 @@ def describe() -> Environment:
         blas_version=backend.version,
         blas_threads=backend.threads,
         precision={name: os.environ[name] for name in PRECISION_VARIABLES if name in os.environ},
-        load1=load1(),
+        **asdict(read_state()),
     )
-
-
-def load1() -> float | None:
-    """The load average over the last minute, or None where the system has none."""
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):
-        return None
 
 
 def _version_or_none(distribution: str) -> str | None:

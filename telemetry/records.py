@@ -23,6 +23,7 @@ StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
 RunKind: TypeAlias = Literal["speculation", "ncm"]
 RunOutcome: TypeAlias = Literal["complete", "interrupted", "error"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
+Power: TypeAlias = Literal["mains", "battery"]
 Way: TypeAlias = Literal["none", "trim", "snapshot"]
 NcmFinish: TypeAlias = Literal["complete", "exited", "cancelled", "error"]
 Exit: TypeAlias = Literal["none", "verified"]
@@ -77,6 +78,13 @@ class Environment(Struct, kw_only=True, omit_defaults=True, gc=False):
     blas_threads: Annotated[Count | None, about("threads that library uses, if it tells")] = None
     precision: Annotated[dict[str, str], about("environment variables that change precision, those that are set")]
     load1: Annotated[float | None, about("load average over one minute when the run began")] = None
+    power: Annotated[Power | None, about("what the machine drew from then; NULL: the system does not tell")] = None
+    speed_limit: Annotated[
+        float | None, about("percentage of its processors' speed that the system allowed then, where it tells (macOS)")
+    ] = None
+    throttle_count: Annotated[
+        Count | None, about("times processors had been slowed for heat until then, where the system counts (Linux)")
+    ] = None
 
 
 class RunRecord(Environment, tag="run", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
@@ -107,6 +115,9 @@ class RunEnd(Struct, tag="run_end", tag_field="type", kw_only=True, omit_default
     outcome: Annotated[RunOutcome, about("how the run ended; NULL: it has not")]
     ended_wall_ns: Annotated[Count, about("when the run ended", "ns since epoch")]
     load1_end: Annotated[float | None, about("load average over one minute when the run ended")] = None
+    power_end: Annotated[Power | None, about("what the machine drew from then")] = None
+    speed_limit_end: Annotated[float | None, about("percentage of its processors' speed allowed then")] = None
+    throttle_count_end: Annotated[Count | None, about("times processors had been slowed for heat until then")] = None
 
 
 class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True, omit_defaults=True, gc=False):

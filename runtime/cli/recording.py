@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,7 +19,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from runtime.cli.scraping import serving_metrics
 from runtime.cli.sending import sending_spans
-from runtime.environment import describe, load1
+from runtime.environment import describe
+from runtime.machine_state import read_state
 from telemetry.journal import Journal
 from telemetry.logs import bound
 from telemetry.recorder import Recorder
@@ -95,7 +97,8 @@ def record_run(
             execution.interrupted = True
             outcome = "interrupted"
         finally:
-            journal.write(RunEnd(run_id=run.run_id, outcome=outcome, ended_wall_ns=time.time_ns(), load1_end=load1()))
+            state = {f"{name}_end": value for name, value in asdict(read_state()).items()}
+            journal.write(RunEnd(run_id=run.run_id, outcome=outcome, ended_wall_ns=time.time_ns(), **state))
     if execution.interrupted:
         click.echo("interrupted: the report is of what was measured until then", err=True)
     if journal.n_lost:

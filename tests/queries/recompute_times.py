@@ -182,5 +182,7 @@ def baseline_drift(data: Recomputed) -> Iterator[Row]:
             "change_low": math.expm1((slope - half) * reach),
             "change_high": math.expm1((slope + half) * reach),
             "drifted": abs(slope) > half and abs(slope * reach) > math.log(1.05),
-            **{name: run.get(name) for name in ("load1", "load1_end", "cores")},
+            **{name: run.get(name) for name in ("load1", "load1_end", "cores", "power", "power_end")},
+            "speed_limit": run.get("speed_limit"),
+            "n_throttled": None,
         }

@@ -78,6 +78,26 @@ def test_another_load_is_noted(con: duckdb.DuckDBPyConnection) -> None:
     assert "something else was running: the load was 1.3 on 2 cores at the start" in ask(con, "verdict")[-1]["note"]
 
 
+@pytest.mark.parametrize(
+    ("state", "note"),
+    [
+        ("power = 'battery'", "the machine ran on its battery"),
+        ("power = 'mains', power_end = 'battery'", "the machine ran on its battery"),
+        ("power = 'mains', power_end = 'mains'", None),
+        ("throttle_count = 7, throttle_count_end = 9", "processors were slowed for heat 2 times"),
+        ("throttle_count = 7, throttle_count_end = 7", None),
+        ("throttle_count = 7", None),
+        ("speed_limit = 100, speed_limit_end = 62", "the system allowed 62 % of the speed"),
+        ("speed_limit = 100", None),
+    ],
+)
+def test_power_and_heat_are_noted(con: duckdb.DuckDBPyConnection, state: str, note: str | None) -> None:
+    give(con, [10.0] * 6)
+    con.execute(f"update runs set {state}")
+    unsaid = "no attributed rounds, so what limits is not known"
+    assert {row["note"] for row in ask(con, "verdict")} == {"; ".join(filter(None, (unsaid, note)))}
+
+
 def test_two_machines_in_one_store_are_never_mixed(con: duckdb.DuckDBPyConnection) -> None:
     """Runs by turns on a machine and one twice as fast: every run is compared with the last on its own machine."""
     for i, (host, factor) in enumerate([("here", 1.0), ("there", 0.5), ("here", 1.1), ("there", 0.55)]):
