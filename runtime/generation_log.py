@@ -39,7 +39,9 @@ class GenerationLog:
     @property
     def traceparent(self) -> str:
         """The root span's W3C context."""
-        return derive_context(self.generation_id, self._caller).traceparent
+        # A rank's generation is a trace of its own, linked to the run's context.
+        caller = self._caller if self._recorder.rank is None else None
+        return derive_context(self.generation_id, caller).traceparent
 
     def begin(self, session: Session, stepper: Stepper) -> None:
         """Take the anchor and record that the generation starts."""
@@ -72,6 +74,7 @@ class GenerationLog:
                 trace_id=None if self._caller is None else self._caller.trace_id,
                 parent_span_id=None if self._caller is None else self._caller.span_id,
                 sampled=None if self._caller is None else self._caller.sampled,
+                rank=self._recorder.rank,
                 prompt_ids=session.history[:] if self._recorder.record_text else None,
             )
         )
