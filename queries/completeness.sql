@@ -32,7 +32,8 @@
 --   n_waiting_lines: ends and comparisons in the run's journals whose run or generation is in no table
 --   n_lost_records: records of the run that could not be written, by the writers' own count; torn ones are among them
 --   n_unassigned_lines: torn and rejected lines of journals of which nothing else could be read, whose-ever they are
---   n_ranks: ranks that a distributed run began with; 0: it was not distributed; NULL unless arm is 'all', like the next
+--   n_ranks: ranks that a distributed run began with; 0: it was not distributed; NULL unless arm is 'all', like the
+--     next
 --   missing_ranks: of these, those that did not end by themselves or are not wholly in the store, with what became of
 --     each; NULL: none
 with every_generation as (

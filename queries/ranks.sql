@@ -8,8 +8,8 @@
 --   run_id: id of the run
 --   rank: rank of the process, from 0; no rows if the run was not distributed
 --   host: name of its machine; NULL: the rank left no record in this store
---   finish: complete, interrupted or error; aborted: its process died; running; unknown: not ended, and written on another
---     machine; absent: it left no record in this store
+--   finish: complete, interrupted or error; aborted: its process died; running; unknown: not ended, and written on
+--     another machine; absent: it left no record in this store
 --   is_whole: whether it ended by itself and everything it did is in the store
 --   n_prompts: prompts of the workload that fell to it
 --   n_prompts_done: of these, with a generation of every arm that ended by itself, fused and without warm-up

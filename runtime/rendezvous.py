@@ -1,8 +1,8 @@
 """Where the ranks of a distributed run meet, once, before anything is timed: a program of its own.
 
-A process that joins MLX's distributed engine keeps its sockets and threads until it ends, and a collective waits without
-a limit for a rank that never comes. So a short-lived child joins in place of the process that measures, which can end it
-when its time is over. It reads a request on standard input and answers on standard output, both JSON.
+A process that joins MLX's distributed engine keeps its sockets and threads until it ends, and waits without a limit for
+a rank that never comes. So a short-lived child joins in place of the process that measures, which ends it when its time
+is over. It reads a request on standard input and answers on standard output, both JSON.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def compare_clocks(
 
 
 def main() -> None:
-    """Answer the request on standard input: `backend`, `message`, and `seconds` after which this process ends itself."""
+    """Answer the request on standard input: `backend`, `message`, and `seconds` after which this process ends."""
     request = json.load(sys.stdin)
     # Should the parent die meanwhile: a collective that waits is in no Python code, where a handler would run.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -26,7 +26,7 @@ _OPEN_UNTIL: dict[str, type[Struct]] = {
 
 
 def complete_rows(con: duckdb.DuckDBPyConnection) -> None:
-    """Take up what waits, say of every open generation and rank what became of it, and count each journal's rejected lines."""
+    """Take up what waits, say what became of every open generation and rank, count each journal's rejected lines."""
     waiting = {name for (name,) in con.execute("SELECT DISTINCT type FROM waiting").fetchall()}
     for table, kind in _find_additions():
         if kind_name(kind) in waiting:

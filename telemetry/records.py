@@ -106,7 +106,9 @@ class RunEnd(Struct, tag="run_end", tag_field="type", kw_only=True, omit_default
     """A run is over."""
 
     run_id: Annotated[str, about("id of the run")]
-    outcome: Annotated[RunOutcome, about("how the run ended; incomplete: a rank of it did not complete; NULL: it has not")]
+    outcome: Annotated[
+        RunOutcome, about("how the run ended; incomplete: a rank of it did not complete; NULL: it has not")
+    ]
     ended_wall_ns: Annotated[Count, about("when the run ended", "ns since epoch")]
     load1_end: Annotated[float | None, about("load average over one minute when the run ended")] = None
 

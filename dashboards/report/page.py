@@ -66,7 +66,10 @@ def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, cons
         for said in forecasts:
             say(console, said)
         console.print()
-    for line, is_warning in (*say_completeness(fetch(con, "completeness", run_id)), *say_ranks(fetch(con, "ranks", run_id))):
+    for line, is_warning in (
+        *say_completeness(fetch(con, "completeness", run_id)),
+        *say_ranks(fetch(con, "ranks", run_id)),
+    ):
         say(console, line, "yellow" if is_warning else "")
 
 

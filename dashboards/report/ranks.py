@@ -24,7 +24,10 @@ def say_ranks(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
         return
     hosts = list(dict.fromkeys(row["host"] for row in rows if row["host"] is not None))
     whole = sum(row["is_whole"] for row in rows)
-    yield f"Distributed: {whole} of {len(rows)} ranks complete, on {say_count(len(hosts), 'host')} ({', '.join(hosts)}).", False
+    yield (
+        f"Distributed: {whole} of {len(rows)} ranks complete, on {say_count(len(hosts), 'host')} ({', '.join(hosts)}).",
+        False,
+    )
     for row in rows:
         if not row["is_whole"]:
             yield f"R{_say_rank(row)[1:]}.", True

@@ -1,4 +1,4 @@
-"""A process's part in a distributed run: its journal, what it leaves there of itself, and rank 0's wait for the others."""
+"""A process's part in a distributed run: its journal, what it leaves of itself there, rank 0's wait for the others."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def taking_part(
 
 
 def _share_cores(group: Group) -> None:
-    """Ranks of one machine that begin at once would each take all of its cores for BLAS, whose threads wait by spinning."""
+    """Ranks of one machine would each take all its cores for BLAS, whose threads wait by spinning."""
     n_here = group.hosts.count(group.hosts[group.rank])
     if n_here > 1 and not any(os.environ.get(name) for name in THREAD_VARIABLES):
         os.environ[THREAD_VARIABLES[0]] = str(max(1, free_cores() // n_here))

@@ -75,8 +75,8 @@ def record_run(
     """Record `run` in `store` while the execution that `make` gives does it, and return that execution.
 
     make: gets the recorder, and what to call after each of `n_generations` generations. otlp, metrics_port: what
-    `sending_spans` and `serving_metrics` take. part: this process's in a distributed run, whose journal is written then;
-    rank 0 alone shows progress and records the run itself, which ends when all ranks have ended.
+    `sending_spans` and `serving_metrics` take. part: this process's in a distributed run, whose journal is written
+    then; rank 0 alone shows progress and records the run itself, which ends when all ranks have ended.
     """
     leads = part is None or part.leads
     # Drawn between generations only: a refreshing thread would take its share of the processor from timed ones.
@@ -109,8 +109,8 @@ def record_run(
 
         recorder = Recorder(journal, run_id=run.run_id, record_text=run.record_text, rank=rank)
         execution = make(recorder, advance)
-        finish: RankFinish = "error"
-        outcome: RunOutcome = finish
+        finish: RankFinish | None = None
+        outcome: RunOutcome = "error"
         try:
             execution.run()
             finish = "interrupted" if execution.interrupted else "complete"
@@ -118,10 +118,9 @@ def record_run(
             execution.interrupted = True
             finish = "interrupted"
         finally:
-            outcome = finish
             try:
-                if part is not None and finish != "error":
-                    outcome = part.finish(finish)
+                if finish is not None:
+                    outcome = finish if part is None else part.finish(finish)
             finally:
                 if leads:
                     journal.write(

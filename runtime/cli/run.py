@@ -40,6 +40,7 @@ Examples:
   roundscope run --quick
   roundscope run --model ./my-model --drafter prompt-lookup --draft-length 4 --draft-length 8 --prompts mine.jsonl
   roundscope run --model ./my-model --draft-model ./my-small-model --draft-length 4
+  mlx.launch -n 2 -- roundscope run --quick
 """
 
 
@@ -227,9 +228,7 @@ def _load_workload(prompts: Path | None, quick: bool) -> Workload:
     return load_embedded(quick=quick) if prompts is None else load_prompts(prompts)
 
 
-def _plan(
-    model: str | None, request: Request, workload: Workload, part: Part | None = None
-) -> tuple[MlxTarget, Plan]:
+def _plan(model: str | None, request: Request, workload: Workload, part: Part | None = None) -> tuple[MlxTarget, Plan]:
     from runtime import load_target
     from runtime.experiment.plan import make_plan
 

@@ -84,9 +84,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a process does in a run, in its order. `attributed` are the blocks of the pass that measures stage shares.
+    """Everything a process does in a run, in its order.
 
-    workload: the whole run's. prompts: those this process does, all of them unless the run is distributed.
+    workload: the whole run's. prompts: those this process does, all of them unless the run is distributed. attributed:
+    the blocks of the pass that measures stage shares.
     """
 
     request: Request
@@ -121,9 +122,7 @@ class Plan:
         return sum(lengths) * seconds_per_prompt_token + len(lengths) * self.request.max_tokens * seconds_per_step
 
 
-def make_plan(
-    request: Request, workload: Workload, target: MlxTarget, items: Sequence[WorkItem] | None = None
-) -> Plan:
+def make_plan(request: Request, workload: Workload, target: MlxTarget, items: Sequence[WorkItem] | None = None) -> Plan:
     """Plan a run of `workload` on `target`. items: those of its prompts that this process does; None: all.
 
     Raises UsageError for unknown drafters and the like, Unsupported for what the target or the drafter cannot do.

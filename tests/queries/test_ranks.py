@@ -148,7 +148,13 @@ def test_drift_is_judged_within_ranks(con: duckdb.DuckDBPyConnection) -> None:
     with Given(con) as given:
         for i in range(40):
             slow = i >= 12
-            given.add(None, f"p{i}", [step((30 if slow else 10) + 0.1 * (i % 3))], rank=int(slow), sequence=i % 12 if not slow else i - 12)
+            given.add(
+                None,
+                f"p{i}",
+                [step((30 if slow else 10) + 0.1 * (i % 3))],
+                rank=int(slow),
+                sequence=i % 12 if not slow else i - 12,
+            )
     assert {row["drifted"] for row in ask(con, "baseline_drift")} == {False}
     con.execute("update generations set rank = null")
     assert {row["drifted"] for row in ask(con, "baseline_drift")} == {True}

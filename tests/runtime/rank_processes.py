@@ -1,4 +1,4 @@
-"""Real ranks of a distributed run on loopback: by MLX's launcher, or each started by hand with the launcher's variables."""
+"""Real ranks of a distributed run on loopback: by MLX's launcher, or each started by hand with its variables."""
 
 from __future__ import annotations
 
@@ -69,7 +69,11 @@ def start(rank: int, hostfile: Path, code: str, *arguments: str) -> subprocess.P
 def finish(processes: Sequence[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each, once all have ended."""
     try:
-        return [(process.returncode, out, err) for process in processes for out, err in [process.communicate(timeout=PATIENCE_S)]]
+        return [
+            (process.returncode, out, err)
+            for process in processes
+            for out, err in [process.communicate(timeout=PATIENCE_S)]
+        ]
     finally:
         for process in processes:
             process.kill()

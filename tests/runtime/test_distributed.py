@@ -57,6 +57,7 @@ def rows(con: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
 
 
 SLOWER = f"""
+import os
 rank = int(os.environ["MLX_RANK"])
 target._spend._cost_ns = lambda width, context: 2_000_000 * (1 + rank) + 10_000 * context
 # Rank 0 alone was called with a trace context.
@@ -70,7 +71,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
     """Twelve prompts by `mlx.launch -n 2`, a step of rank 1 costing twice that of rank 0."""
     folder = tmp_path_factory.mktemp("shared")
     done = launch(2, options(folder, "--seed", "3"), SLOWER)
-    assert done.returncode == 0, done.stderr
+    # The launcher's own exit code is 0 whatever its ranks' are.
+    assert "WARN" not in done.stderr, done.stderr
     return Shared(folder / "s", done.stdout, done.stderr)
 
 
@@ -228,9 +230,9 @@ def test_a_rank_that_is_killed_leaves_its_rounds_and_the_report_names_it(
             "select count(*) from rounds where generation_id in "
             "(select generation_id from generations where finish_reason = 'aborted')"
         ).fetchall()
-        assert n_rounds == [line["generation_id"] for line in read_lines(tmp_path / "s") if line["type"] == "round"].count(
-            con.execute("select generation_id from generations where finish_reason = 'aborted'").fetchall()[0][0]
-        )
+        assert n_rounds == [
+            line["generation_id"] for line in read_lines(tmp_path / "s") if line["type"] == "round"
+        ].count(con.execute("select generation_id from generations where finish_reason = 'aborted'").fetchall()[0][0])
         whole = rows(con, "completeness")[-1]
         assert (whole["arm"], whole["n_ranks"], whole["missing_ranks"], whole["n_aborted"]) == (
             "all",
