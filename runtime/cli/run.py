@@ -249,9 +249,10 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
     arms = ", ".join(arm.name for arm in plan.arms)
     request, workload = plan.request, plan.workload
     models = any(hasattr(arm.drafter, "model") for arm in plan.arms)
+    shared = "" if len(plan.prompts) == len(workload.items) else f" of {len(workload.items)}, the share of rank 0,"
     click.echo(
         f"target    {target.name} ({target.dtype})\n"
-        f"workload  {workload.name}: {say_count(len(plan.prompts), 'prompt')} in "
+        f"workload  {workload.name}: {say_count(len(plan.prompts), 'prompt')}{shared} in "
         f"{say_count(len(workload.classes), 'class', 'classes')}\n"
         f"arms      {arms}\n"
         f"amount    {say_count(len(plan.arms), 'arm')} x {say_count(len(plan.prompts), 'prompt')} x "

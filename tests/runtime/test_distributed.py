@@ -171,6 +171,7 @@ def test_rank_0_alone_prints_and_it_prints_one_report(shared: Shared) -> None:
     assert "incomplete" not in shared.out
     # Its plan and progress are of its own prompts.
     assert shared.err.count("loading ") == 1
+    assert "6 prompts of 12, the share of rank 0, in 2 classes" in shared.err
     assert "18/18" in shared.err
     assert "Traceback" not in shared.err
 
@@ -243,8 +244,8 @@ def test_a_rank_that_is_killed_leaves_its_rounds_and_the_report_names_it(
         done = rows(con, "ranks")[1]
         assert 0 < done["n_prompts_done"] == int(said[1]) < 6
         assert [row["n_prompts"] for row in rows(con, "verdict") if row["class"] == "all"] == [6 + int(said[1])]
-    code, out, _ = call(capsys, "check", "--require", "pays", "--store", tmp_path / "s")
-    assert (code, "1 (aborted)" in out) == (3, True)
+    code, _, err = call(capsys, "check", "--require", "complete", "--store", tmp_path / "s")
+    assert (code, "outcome is incomplete" in err, "1 (aborted)" in err) == (3, True, True)
 
 
 MISSING = """
