@@ -39,8 +39,8 @@ EXAMPLE = """\b
 Examples:
   roundscope run --quick
   roundscope run --model ./my-model --drafter prompt-lookup --draft-length 4 --draft-length 8 --prompts mine.jsonl
-  roundscope run --model ./my-model --draft-model ./my-small-model --draft-length 4
   mlx.launch -n 2 -- roundscope run --quick
+  roundscope run --model ./my-model --draft-model ./my-small-model --draft-length 4
 """
 
 
