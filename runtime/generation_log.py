@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runtime.device import peak_memory, reset_peak_memory
@@ -39,9 +40,10 @@ class GenerationLog:
     @property
     def traceparent(self) -> str:
         """The root span's W3C context."""
+        if self._recorder.rank is None or self._caller is None:
+            return derive_context(self.generation_id, self._caller).traceparent
         # A rank's generation is a trace of its own, linked to the run's context.
-        caller = self._caller if self._recorder.rank is None else None
-        return derive_context(self.generation_id, caller).traceparent
+        return replace(derive_context(self.generation_id, None), sampled=self._caller.sampled).traceparent
 
     def begin(self, session: Session, stepper: Stepper) -> None:
         """Take the anchor and record that the generation starts."""

@@ -274,6 +274,24 @@ def test_a_rank_without_a_model_says_so_and_keeps_nobody_waiting(tmp_path: Path)
         ]
 
 
+TERMINATED = """
+import os, signal, runtime.targets
+load = runtime.targets.load_target
+def load_and_be_told_to_end(*arguments, **options):
+    if os.environ["MLX_RANK"] == "1": os.kill(os.getpid(), signal.SIGTERM)
+    return load(*arguments, **options)
+runtime.targets.load_target = load_and_be_told_to_end
+"""
+
+
+def test_a_rank_that_the_launcher_ends_while_it_loads_was_interrupted(tmp_path: Path) -> None:
+    hostfile = write_hostfile(tmp_path, 2)
+    arguments = options(tmp_path)
+    lead, ended = finish([start(rank, hostfile, CHILD.format(TERMINATED), *arguments) for rank in (0, 1)])
+    assert ended == (130, "", "interrupted\n")
+    assert (lead[0], "not whole: 1 (interrupted)" in lead[1]) == (1, True)
+
+
 def test_ranks_that_were_asked_for_different_things_are_all_refused(tmp_path: Path) -> None:
     hostfile = write_hostfile(tmp_path, 2)
     arguments = options(tmp_path)
