@@ -288,7 +288,7 @@ def test_a_rank_that_the_launcher_ends_while_it_loads_was_interrupted(tmp_path: 
     hostfile = write_hostfile(tmp_path, 2)
     arguments = options(tmp_path)
     lead, ended = finish([start(rank, hostfile, CHILD.format(TERMINATED), *arguments) for rank in (0, 1)])
-    assert ended == (130, "", "interrupted\n")
+    assert ended == (130, "", "\ninterrupted\n")
     assert (lead[0], "not whole: 1 (interrupted)" in lead[1]) == (1, True)
 
 
