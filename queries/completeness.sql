@@ -32,6 +32,10 @@
 --   n_waiting_lines: ends and comparisons in the run's journals whose run or generation is in no table
 --   n_lost_records: records of the run that could not be written, by the writers' own count; torn ones are among them
 --   n_unassigned_lines: torn and rejected lines of journals of which nothing else could be read, whose-ever they are
+--   n_ranks: ranks that a distributed run began with; 0: it was not distributed; NULL unless arm is 'all', like the
+--     next
+--   missing_ranks: of these, those that did not end by themselves or are not wholly in the store, with what became of
+--     each; NULL: none
 with every_generation as (
     select
         arm,
@@ -101,9 +105,12 @@ counted as (
     having grouping(class) = 1 or class <> 'all'
 ),
 
--- A process has one journal, and a run is one process's.
+-- A process has one journal, and a run is one process's, or has one for every rank.
 run_journals as (
     select journal from runs
+    where run_id = (select run_id from selected_run)
+    union
+    select journal from ranks
     where run_id = (select run_id from selected_run)
     union
     select journal from generations
@@ -115,6 +122,8 @@ run_journals as (
 
 used_journals as (
     select journal from runs
+    union
+    select journal from ranks
     union
     select journal from generations
     union
@@ -136,6 +145,16 @@ waiters as (
     select count(*) as n_waiting_lines
     from waiting as w
     semi join run_journals as r on w.journal = r.journal
+),
+
+distributed as (
+    select
+        count(*) as n_ranks,
+        string_agg(
+            concat(rank, ' (', case when finish = 'complete' then 'records missing' else finish end, ')'), ', '
+            order by rank
+        ) filter (where not is_whole) as missing_ranks
+    from rank_states
 )
 
 select
@@ -165,8 +184,11 @@ select
     case when c.is_run then l.n_rejected_lines end as n_rejected_lines,
     case when c.is_run then w.n_waiting_lines end as n_waiting_lines,
     case when c.is_run then l.n_lost_records end as n_lost_records,
-    case when c.is_run then l.n_unassigned_lines end as n_unassigned_lines
+    case when c.is_run then l.n_unassigned_lines end as n_unassigned_lines,
+    case when c.is_run then d.n_ranks end as n_ranks,
+    case when c.is_run then d.missing_ranks end as missing_ranks
 from counted as c
 cross join lines as l
 cross join waiters as w
+cross join distributed as d
 order by c.is_run, c.drafter nulls first, c.draft_length, c.arm, c.class = 'all', c.class;

@@ -294,38 +294,6 @@ where
     and s.committed = g.n_committed
 group by all;
 
--- Did the machine change during the run? The trend of ordinary's time a step over the order of execution: `change` is
--- what it amounts to from the first generation to the last, as a ratio less 1, with its 95 % interval (least squares on
--- the logarithm). Prompts come in a seeded random order, so that their differences are noise here.
-create or replace view machine_drift as
-with steps as (
-    select
-        ln(total_t / nullif(n_rounds, 0)) as y,
-        sequence::double as x
-    from generation_totals
-    where timing = 'fused' and not warm_up and is_whole and drafter is null and total_t > 0
-),
-
-fits as (
-    select
-        count(*) as n,
-        max(x) - min(x) as reach,
-        regr_slope(y, x) as slope,
-        sqrt(greatest(regr_syy(y, x) - regr_slope(y, x) * regr_sxy(y, x), 0) / nullif(count(*) - 2, 0))
-        / nullif(sqrt(regr_sxx(y, x)), 0) as error
-    from steps
-    having count(*) > 2 and max(x) > min(x)
-)
-
-select
-    n as n_generations,
-    exp(slope * reach) - 1 as change,
-    exp((slope - t_975(n - 2) * error) * reach) - 1 as change_low,
-    exp((slope + t_975(n - 2) * error) * reach) - 1 as change_high,
-    -- Under 5 % nobody need care, and one that may be chance is none.
-    abs(slope) > t_975(n - 2) * error and abs(slope * reach) > ln(1.05) as drifted
-from fits;
-
 -- Where attributed rounds spend their time: one row per arm and scope. Their durations enter no other figure.
 create or replace view attributed_shares as
 select

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runtime.device import peak_memory, reset_peak_memory
@@ -39,7 +40,10 @@ class GenerationLog:
     @property
     def traceparent(self) -> str:
         """The root span's W3C context."""
-        return derive_context(self.generation_id, self._caller).traceparent
+        if self._recorder.rank is None or self._caller is None:
+            return derive_context(self.generation_id, self._caller).traceparent
+        # A rank's generation is a trace of its own, linked to the run's context.
+        return replace(derive_context(self.generation_id, None), sampled=self._caller.sampled).traceparent
 
     def begin(self, session: Session, stepper: Stepper) -> None:
         """Take the anchor and record that the generation starts."""
@@ -72,6 +76,7 @@ class GenerationLog:
                 trace_id=None if self._caller is None else self._caller.trace_id,
                 parent_span_id=None if self._caller is None else self._caller.span_id,
                 sampled=None if self._caller is None else self._caller.sampled,
+                rank=self._recorder.rank,
                 prompt_ids=session.history[:] if self._recorder.record_text else None,
             )
         )

@@ -14,20 +14,24 @@ from msgspec import Struct
 
 from telemetry.bulk import DUPLICATE, find_fault
 from telemetry.reading import SHOWN_CHARACTERS
-from telemetry.records import TABLES, GenerationEnd, NcmEnd, Table
+from telemetry.records import TABLES, GenerationEnd, NcmEnd, RankEnd, Table
 from telemetry.schema import STATES, Column, describe_columns, kind_name, quote, quote_name
 
-_OPEN_UNTIL: dict[str, type[Struct]] = {"generations": GenerationEnd, "ncm_generations": NcmEnd}
+_OPEN_UNTIL: dict[str, type[Struct]] = {
+    "generations": GenerationEnd,
+    "ncm_generations": NcmEnd,
+    "ranks": RankEnd,
+}
 """Tables of what goes on until a record of that kind."""
 
 
 def complete_rows(con: duckdb.DuckDBPyConnection) -> None:
-    """Take up what waits, say of every open generation what became of it, and count each journal's rejected lines."""
+    """Take up what waits, say what became of every open generation and rank, count each journal's rejected lines."""
     waiting = {name for (name,) in con.execute("SELECT DISTINCT type FROM waiting").fetchall()}
     for table, kind in _find_additions():
         if kind_name(kind) in waiting:
             _take_up(con, table, kind)
-    _judge_open_generations(con)
+    _judge_what_is_open(con)
     con.execute(
         """
         UPDATE journals SET n_rejected = n
@@ -93,7 +97,7 @@ def _find_mark(kind: type[Struct]) -> str:
     return [column.name for column in describe_columns(kind) if column.required and column.name != "finish_reason"][-1]
 
 
-def _judge_open_generations(con: duckdb.DuckDBPyConnection) -> None:
+def _judge_what_is_open(con: duckdb.DuckDBPyConnection) -> None:
     states = " ".join(f"WHEN {quote(writer)} THEN {quote(state)}" for writer, state in STATES.items())
     for table, end in _OPEN_UNTIL.items():
         con.execute(

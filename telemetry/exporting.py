@@ -24,7 +24,7 @@ from telemetry.schema import quote
 from telemetry.span_data import SpanData
 from telemetry.spans import spans_of
 
-PARQUET_TABLES = ("runs", "generations", "rounds", "ncm_generations", "levels", "spans")
+PARQUET_TABLES = ("runs", "ranks", "generations", "rounds", "ncm_generations", "levels", "spans")
 NO_RUN = "none"
 """Folder of what was recorded outside a run."""
 

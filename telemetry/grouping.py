@@ -18,6 +18,7 @@ from telemetry.records import (
     NcmComparison,
     NcmEnd,
     NcmRecord,
+    RankEnd,
     Record,
     RoundRecord,
     RunEnd,
@@ -72,7 +73,7 @@ class Grouping:
             self._open[record.generation_id] = Recorded(record)
         elif isinstance(record, RunRecord):
             self._arms[record.run_id] = record.arms
-        elif isinstance(record, RunEnd):
+        elif isinstance(record, (RunEnd, RankEnd)):
             return self._close(record.run_id)
         elif isinstance(record, (RoundRecord, LevelRecord, GenerationEnd, NcmEnd, ComparisonRecord, NcmComparison)):
             return self._add_part(record)
@@ -103,7 +104,7 @@ class Grouping:
         return not recorded.will_be_compared(None if run_id is None else self._arms.get(run_id))
 
     def _close(self, run_id: str) -> list[Recorded]:
-        """The run is over: what has ended is whole as it stands."""
+        """The run, or this rank of it, is over: what has ended is whole as it stands."""
         self._arms.pop(run_id, None)
         # A copy, because another thread's generation may begin meanwhile.
         ended = [each for each in list(self._open.values()) if each.start.run_id == run_id and each.end is not None]

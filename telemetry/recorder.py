@@ -51,7 +51,7 @@ class Recorder:
 
     sink: a `Journal`, a `MemorySink` or anything with `write`. Without one, records are kept in memory
     (`records`). run_id: the run that generations belong to, if any. record_text: keep token ids and text.
-    They are a user's prompts and outputs: off unless asked for.
+    They are a user's prompts and outputs: off unless asked for. rank: this process's rank in a distributed run.
     """
 
     def __init__(
@@ -61,10 +61,12 @@ class Recorder:
         run_id: str | None = None,
         clock: Clock | None = None,
         record_text: bool = False,
+        rank: int | None = None,
     ) -> None:
         self.sink: Sink = MemorySink() if sink is None else sink
         self.write = show_also(self.sink.write)
         self.run_id = run_id
+        self.rank = rank
         self.clock: Clock = SystemClock() if clock is None else clock
         self.record_text = record_text
         self.labels = Labels()

@@ -21,7 +21,8 @@ Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
 Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled", "error"]
 StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
 RunKind: TypeAlias = Literal["speculation", "ncm"]
-RunOutcome: TypeAlias = Literal["complete", "interrupted", "error"]
+RunOutcome: TypeAlias = Literal["complete", "interrupted", "error", "incomplete"]
+RankFinish: TypeAlias = Literal["complete", "interrupted", "error"]
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "error"]
 Power: TypeAlias = Literal["mains", "battery"]
 Way: TypeAlias = Literal["none", "trim", "snapshot"]
@@ -112,12 +113,48 @@ class RunEnd(Struct, tag="run_end", tag_field="type", kw_only=True, omit_default
     """A run is over."""
 
     run_id: Annotated[str, about("id of the run")]
-    outcome: Annotated[RunOutcome, about("how the run ended; NULL: it has not")]
+    outcome: Annotated[
+        RunOutcome, about("how the run ended; incomplete: a rank of it did not complete; NULL: it has not")
+    ]
     ended_wall_ns: Annotated[Count, about("when the run ended", "ns since epoch")]
     load1_end: Annotated[float | None, about("load average over one minute when the run ended")] = None
     power_end: Annotated[Power | None, about("what the machine drew from then")] = None
     speed_limit_end: Annotated[float | None, about("percentage of its processors' speed allowed then")] = None
     throttle_count_end: Annotated[Count | None, about("times processors had been slowed for heat until then")] = None
+
+
+class RankRecord(Struct, tag="rank", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A process takes its part in a distributed run, and its wall clock was held against rank 0's."""
+
+    run_id: Annotated[str, about("id of the run, the same on all ranks")]
+    rank: Annotated[Count, about("rank of the process, from 0")]
+    size: Annotated[Count, about("ranks of the run")]
+    host: Annotated[str, about("name of its machine")]
+    pid: Annotated[Count, about("its process id")]
+    backend: Annotated[str, about("backend of MLX's distributed engine: ring, mpi, nccl or jaccl")]
+    n_prompts: Annotated[Count, about("prompts of the workload that fall to this rank")]
+    started_wall_ns: Annotated[Count, about("when the ranks had found each other, by its own clock", "ns since epoch")]
+    offset_ns: Annotated[int, about("its wall clock less rank 0's, estimated when the run began; of rank 0: 0", "ns")]
+    uncertainty_ns: Annotated[
+        Count, about("how far the offset may be off: half the round trip of the best exchange", "ns")
+    ]
+
+
+class RankEnd(Struct, tag="rank_end", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
+    """A rank of a distributed run is over."""
+
+    run_id: Annotated[str, about("id of the run")]
+    rank: Annotated[Count, about("rank of the process")]
+    finish_reason: Annotated[
+        RankFinish,
+        about(
+            "complete, interrupted, error; without an end record: running, aborted (its process died), or unknown "
+            "(another host's)"
+        ),
+    ]
+    error_type: Annotated[str | None, about("class of the exception, if it failed")] = None
+    n_generations: Annotated[Count, about("generations that it began, warm-up included")]
+    ended_wall_ns: Annotated[Count, about("when it ended, by its own clock", "ns since epoch")]
 
 
 class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True, omit_defaults=True, gc=False):
@@ -396,6 +433,8 @@ Record: TypeAlias = (
     JournalRecord
     | RunRecord
     | RunEnd
+    | RankRecord
+    | RankEnd
     | GenerationRecord
     | GenerationEnd
     | ComparisonRecord
@@ -436,6 +475,13 @@ _ONE_MORE = ", ".join(f"'{outcome}'" for outcome in COMMITS_ONE_MORE)
 
 TABLES: tuple[Table, ...] = (
     Table("runs", ("run_id",), RunRecord, (RunEnd,)),
+    Table(
+        "ranks",
+        ("run_id", "rank"),
+        RankRecord,
+        (RankEnd,),
+        (Check("rank < size", "a rank beyond the number of ranks"),),
+    ),
     Table(
         "generations",
         ("generation_id",),

@@ -19,7 +19,7 @@ from telemetry.records import SCHEMA_VERSION, TABLES, Check, Count, FieldInfo, T
 Writer: TypeAlias = Literal["running", "ended", "unknown"]
 
 STATES = {"running": "running", "ended": "aborted", "unknown": "unknown"}
-"""`finish_reason` of a generation without an end record, by what is known of its journal's writer."""
+"""`finish_reason` of a generation or rank without an end record, by what is known of its journal's writer."""
 
 
 class JournalRow(Struct, kw_only=True):

@@ -19,6 +19,7 @@ from dashboards.report.completeness import say_completeness
 from dashboards.report.generations import Recorded, read_generation
 from dashboards.report.heading import describe_run
 from dashboards.report.ncm_sentences import say_cache, say_exit, say_memory, say_work
+from dashboards.report.ranks import say_ranks
 from dashboards.report.recommendation import choose
 from dashboards.report.rounds import show_generation
 from dashboards.report.rows import POOLED, Row, fetch
@@ -147,7 +148,8 @@ def _choose_generation(con: DuckDBPyConnection, run_id: str, wanted: str | None,
 
 
 def _make_record(con: DuckDBPyConnection, run_id: str) -> Iterator[Section]:
-    said = list(say_completeness(rows := fetch(con, "completeness", run_id)))
+    rows = fetch(con, "completeness", run_id)
+    said = [*say_completeness(rows), *say_ranks(fetch(con, "ranks", run_id))]
     columns = list(rows[0])[1:]
     table = Table(
         "What was recorded, by arm and class",

@@ -32,6 +32,9 @@ def say_completeness(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
     if run["n_running"]:
         running = say_count(run["n_running"], "generation")
         yield f"Still running: {running}; the figures are those of what has ended.", False
+    if run["missing_ranks"] is not None:
+        of = say_count(run["n_ranks"], "rank")
+        yield f"The run is incomplete: of its {of} these are not whole: {run['missing_ranks']}.", True
     if missing := _list(run, _MISSING):
         yield f"Generations left out of the figures: {missing}.", True
     if lost := _list(run, _LOST):

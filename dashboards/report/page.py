@@ -15,6 +15,7 @@ from dashboards.report.completeness import say_completeness
 from dashboards.report.heading import describe_run
 from dashboards.report.ncm import render_ncm
 from dashboards.report.printing import STYLES, make_grid, say
+from dashboards.report.ranks import say_ranks
 from dashboards.report.recommendation import REFERENCES, choose
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
@@ -65,7 +66,10 @@ def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, cons
         for said in forecasts:
             say(console, said)
         console.print()
-    for line, is_warning in say_completeness(fetch(con, "completeness", run_id)):
+    for line, is_warning in (
+        *say_completeness(fetch(con, "completeness", run_id)),
+        *say_ranks(fetch(con, "ranks", run_id)),
+    ):
         say(console, line, "yellow" if is_warning else "")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,9 @@ from runtime.cli.sending import check_endpoint, otlp_option
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
+    from runtime.cli.ranks import Part
+    from runtime.distributed import Launch
+    from runtime.experiment.execution import Execution
     from runtime.experiment.plan import Plan, Request
     from runtime.targets import MlxTarget
     from runtime.workloads import Workload
@@ -26,10 +30,16 @@ DEFAULT_TOKENS = 64
 DEFAULT_STORE = Path(".roundscope")
 MODEL_HELP = "Target: a folder or hub id as mlx-lm takes it, or a .gguf file. [default: SmolLM2-135M-Instruct]"
 
+_METRICS_OF_RANKS = (
+    "--metrics-port serves what one process records, and this run is shared among several: leave it out, and run "
+    "`roundscope serve-metrics --store DIR`, which serves all of them"
+)
+
 EXAMPLE = """\b
 Examples:
   roundscope run --quick
   roundscope run --model ./my-model --drafter prompt-lookup --draft-length 4 --draft-length 8 --prompts mine.jsonl
+  mlx.launch -n 2 -- roundscope run --quick
   roundscope run --model ./my-model --draft-model ./my-small-model --draft-length 4
 """
 
@@ -105,8 +115,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Run every prompt by ordinary decoding and by each drafter, record each round, and say whether it pays."""
-    from runtime.cli.recording import record_run
-    from runtime.experiment.execution import Execution
+    from runtime.distributed import find_launch
     from runtime.experiment.plan import Request
 
     if draft_model is not None and not any(spec.partition(":")[0] == "assistant" for spec in drafters):
@@ -126,25 +135,77 @@ def command(
     _check_cheaply(request, store, otlp)
     check_metrics_port(metrics_port)
     workload = _load_workload(prompts, quick)
-    target, plan = _plan(model, request, workload)
-    _print_plan(target, plan, dry_run)
+    launch = find_launch()
     if dry_run:
+        if launch is None or launch.rank == 0:
+            _print_plan(*_plan(model, request, workload), dry_run)
         return
-    run = _describe_run(target, plan)
-    execution = record_run(
+    if launch is not None:
+        if metrics_port is not None:
+            raise UsageError(_METRICS_OF_RANKS)
+        interrupted = _measure_share(launch, model, request, workload, store, otlp, as_json)
+    else:
+        run_id, execution = _measure(model, request, workload, store, otlp, metrics_port)
+        _report(store, run_id, request, model, as_json)
+        if execution.divergent:
+            told = ", ".join(f"{name} in {n}" for name, n in execution.divergent.items())
+            raise CheckFailed(f"outputs differ from ordinary decoding's, and at no near tie: {told}")
+        interrupted = execution.interrupted
+    if interrupted:
+        sys.exit(INTERRUPTED)
+
+
+def _measure(
+    model: str | None,
+    request: Request,
+    workload: Workload,
+    store: Path,
+    otlp: str | None,
+    metrics_port: int | None = None,
+    part: Part | None = None,
+) -> tuple[str, Execution]:
+    """The run's id and its execution, or this process's `part` of it."""
+    from runtime.cli.recording import record_run
+    from runtime.experiment.execution import Execution
+
+    target, plan = _plan(model, request, workload, part)
+    if part is None or part.leads:
+        _print_plan(target, plan, dry_run=False)
+    run = _describe_run(target, plan, part)
+    return run.run_id, record_run(
         store,
         run,
         plan.n_generations,
         lambda recorder, done: Execution(plan, target, recorder, done),
         otlp=otlp,
         metrics_port=metrics_port,
+        part=part,
     )
-    _report(store, run.run_id, request, model, as_json)
-    if execution.divergent:
-        told = ", ".join(f"{name} in {n}" for name, n in execution.divergent.items())
-        raise CheckFailed(f"outputs differ from ordinary decoding's, and at no near tie: {told}")
-    if execution.interrupted:
-        sys.exit(INTERRUPTED)
+
+
+def _measure_share(
+    launch: Launch,
+    model: str | None,
+    request: Request,
+    workload: Workload,
+    store: Path,
+    otlp: str | None,
+    as_json: bool,
+) -> bool:
+    """Take part in a distributed run, and on rank 0 report on all of it. Whether this rank was interrupted."""
+    from runtime.cli.ranks import check_ranks, digest, make_context, taking_part, undisturbed
+    from runtime.cli.recording import new_run_id
+
+    context = make_context(new_run_id(), request.seed)
+    with taking_part(launch, store, context, digest(request, workload), workload.items) as part:
+        request = replace(request, seed=part.group.context.seed)
+        run_id, execution = _measure(model, request, workload, store, otlp, part=part)
+        if part.leads:
+            with undisturbed():
+                _report(store, run_id, request, model, as_json)
+    if part.leads and not execution.interrupted:
+        check_ranks(store, run_id)
+    return execution.interrupted
 
 
 def _check_cheaply(request: Request, store: Path, otlp: str | None) -> None:
@@ -167,13 +228,14 @@ def _load_workload(prompts: Path | None, quick: bool) -> Workload:
     return load_embedded(quick=quick) if prompts is None else load_prompts(prompts)
 
 
-def _plan(model: str | None, request: Request, workload: Workload) -> tuple[MlxTarget, Plan]:
+def _plan(model: str | None, request: Request, workload: Workload, part: Part | None = None) -> tuple[MlxTarget, Plan]:
     from runtime import load_target
     from runtime.experiment.plan import make_plan
 
-    click.echo(f"loading {model or 'the default model'} ...", err=True)
+    if part is None or part.leads:
+        click.echo(f"loading {model or 'the default model'} ...", err=True)
     target = load_target(model)
-    return target, make_plan(request, workload, target)
+    return target, make_plan(request, workload, target, None if part is None else part.items)
 
 
 def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
@@ -187,9 +249,10 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
     arms = ", ".join(arm.name for arm in plan.arms)
     request, workload = plan.request, plan.workload
     models = any(hasattr(arm.drafter, "model") for arm in plan.arms)
+    shared = "" if len(plan.prompts) == len(workload.items) else f" of {len(workload.items)}, the share of rank 0,"
     click.echo(
         f"target    {target.name} ({target.dtype})\n"
-        f"workload  {workload.name}: {say_count(len(plan.prompts), 'prompt')} in "
+        f"workload  {workload.name}: {say_count(len(plan.prompts), 'prompt')}{shared} in "
         f"{say_count(len(workload.classes), 'class', 'classes')}\n"
         f"arms      {arms}\n"
         f"amount    {say_count(len(plan.arms), 'arm')} x {say_count(len(plan.prompts), 'prompt')} x "
@@ -204,20 +267,20 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
         click.echo(f"note: a verdict takes {MIN_PROMPTS} prompts of a class; these have fewer: {short}", err=True)
 
 
-def _describe_run(target: MlxTarget, plan: Plan) -> RunRecord:
+def _describe_run(target: MlxTarget, plan: Plan, part: Part | None) -> RunRecord:
     from runtime.cli.recording import describe_start
     from telemetry.records import RunRecord
 
     request = plan.request
     return RunRecord(
-        **describe_start(),
+        **describe_start(None if part is None else part.group.context.run_id),
         kind="speculation",
         model=target.name,
         dtype=target.dtype,
         parameter_bytes=target.parameter_bytes,
         workload=plan.workload.name,
         workload_digest=plan.workload.digest,
-        n_prompts=len(plan.prompts),
+        n_prompts=len(plan.workload.items),
         arms=[arm.name for arm in plan.arms],
         timing=request.timing,
         seed=request.seed,

@@ -84,7 +84,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a run does, in its order. `attributed` are the blocks of the pass that measures stage shares."""
+    """Everything a process does in a run, in its order.
+
+    workload: the whole run's. prompts: those this process does, all of them unless the run is distributed. attributed:
+    the blocks of the pass that measures stage shares.
+    """
 
     request: Request
     workload: Workload
@@ -101,12 +105,12 @@ class Plan:
     @property
     def too_few(self) -> dict[str, int]:
         """Classes with fewer prompts than a verdict takes, with how many they have."""
-        counted = Counter(prompt.item.class_ for prompt in self.prompts)
+        counted = Counter(item.class_ for item in self.workload.items)
         return {name: n for name, n in counted.items() if n < MIN_PROMPTS}
 
     @property
     def n_generations(self) -> int:
-        """How many generations that is, warm-up included."""
+        """How many generations this process makes, warm-up included."""
         warm_up = len(self.arms) + (len(self.prompts) if self.learns else 0)
         return warm_up + sum(len(block.arms) for block in (*self.blocks, *self.attributed))
 
@@ -118,13 +122,13 @@ class Plan:
         return sum(lengths) * seconds_per_prompt_token + len(lengths) * self.request.max_tokens * seconds_per_step
 
 
-def make_plan(request: Request, workload: Workload, target: MlxTarget) -> Plan:
-    """Plan a run of `workload` on `target`.
+def make_plan(request: Request, workload: Workload, target: MlxTarget, items: Sequence[WorkItem] | None = None) -> Plan:
+    """Plan a run of `workload` on `target`. items: those of its prompts that this process does; None: all.
 
     Raises UsageError for unknown drafters and the like, Unsupported for what the target or the drafter cannot do.
     """
     arms = _make_arms(request, target)
-    prompts = _tokenise(workload, target)
+    prompts = _tokenise(workload.items if items is None else items, target)
     order = random.Random(request.seed)
     blocks = []
     for repeat in range(request.repeats):
@@ -155,8 +159,8 @@ def make_drafter(spec: str, target: Target, draft_model: Target | str | None) ->
     return make(spec, target)
 
 
-def _tokenise(workload: Workload, target: MlxTarget) -> list[PlannedPrompt]:
-    prompts = [PlannedPrompt(item, tuple(encode(item, target))) for item in workload.items]
+def _tokenise(items: Sequence[WorkItem], target: MlxTarget) -> list[PlannedPrompt]:
+    prompts = [PlannedPrompt(item, tuple(encode(item, target))) for item in items]
     limit = target.max_positions
     too_long = [p for p in prompts if limit is not None and len(p.ids) >= limit]
     if too_long:

@@ -63,9 +63,11 @@ def test_everything_that_is_missing_is_said() -> None:
     row = {f"n_{name}": i + 1 for i, name in enumerate([*names, *lines])}
     row |= {"n_generations": 12345, "n_rounds": 1234567, "n_levels": 0}
     row |= {"n_compared": 40, "n_attributed": 12, "n_equal": 23}
+    row |= {"n_ranks": 4, "missing_ranks": "2 (aborted), 3 (absent)"}
     assert list(say_completeness([{"arm": "a m=4"}, {"arm": "all"} | row])) == [
         ("Recorded: 12,345 generations (7 for warm-up) with 1,234,567 rounds.", False),
         ("Still running: 4 generations; the figures are those of what has ended.", False),
+        ("The run is incomplete: of its 4 ranks these are not whole: 2 (aborted), 3 (absent).", True),
         (
             "Generations left out of the figures: 1 cancelled, 2 ended by an error, 3 aborted: the process died, "
             "5 not ended as far as is known: written on another machine, 6 with rounds or levels missing.",

@@ -24,9 +24,10 @@ ARMS = (
     Arm("silent", 3, offers=0.0),
 )
 
-ONE_RUN = [name for name in queries.names("speculation") if name not in TWO_RUNS]
+ONE_RUN = [name for name in queries.names("speculation") if name not in (*TWO_RUNS, "ranks")]
 LINES = ("n_torn_lines", "n_rejected_lines", "n_waiting_lines", "n_lost_records", "n_unassigned_lines")
-LEFT_OUT = ("run_id", "note", *LINES)
+RANKS = ("n_ranks", "missing_ranks")
+LEFT_OUT = ("run_id", "note", *LINES, *RANKS)
 
 
 def damage(generations: list[Row], rounds: list[Row]) -> None:

@@ -99,9 +99,10 @@ def test_the_context_is_that_of_the_call_and_is_recorded_at_the_start() -> None:
     assert _recorded(recorder) == [(T, S, False)]
 
 
+@pytest.mark.parametrize("rank", [None, 1])
 @pytest.mark.parametrize("given", [None, PARENT, OTHER])
-def test_a_generations_own_context_is_its_root_spans(given: str | None) -> None:
-    recorder = Recorder()
+def test_a_generations_own_context_is_its_root_spans(given: str | None, rank: int | None) -> None:
+    recorder = Recorder(rank=rank)
     generation = _decode(recorder, traceparent=given)
     before = generation.traceparent
     generation.drain()

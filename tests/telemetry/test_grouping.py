@@ -8,7 +8,7 @@ import pytest
 
 from telemetry.grouping import Grouping, Recorded
 from telemetry.journal import Journal
-from telemetry.records import Record
+from telemetry.records import RankEnd, Record
 from telemetry.store import connect
 from telemetry.stored import Stored
 from tests.telemetry import stores
@@ -56,6 +56,15 @@ def test_what_failed_does_not_wait_and_what_waits_is_whole_when_its_run_is_over(
     assert _feed(grouping, ncm("g1", run_id="run-1"), ncm_end("g1", finish_reason="error")) == ["g1"]
     assert _feed(grouping, ncm("g2", run_id="run-1"), ncm_end("g2", finish_reason="exited")) == []
     assert _feed(grouping, stores.run_end()) == ["g2"]
+
+
+def test_what_waits_is_whole_when_its_rank_is_over() -> None:
+    """Of a distributed run only rank 0 has the run's end in its journal."""
+    grouping = Grouping()
+    speculative = stores.generation("g1", run_id="run-1", drafter="d", draft_length=4, rank=1)
+    assert _feed(grouping, speculative, stores.generation_end("g1")) == []
+    end = RankEnd(run_id="run-1", rank=1, finish_reason="complete", n_generations=1, ended_wall_ns=0)
+    assert _feed(grouping, end) == ["g1"]
 
 
 def test_in_a_store_a_cached_generation_is_open_until_it_was_compared(tmp_path: Path) -> None:

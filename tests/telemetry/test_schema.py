@@ -109,14 +109,14 @@ def test_constraints_refuse_what_cannot_be(con: duckdb.DuckDBPyConnection, colum
         con.execute(insert(names, ", ".join(row.values())))
 
 
-def test_a_seed_may_be_negative_and_nothing_else_is_unchecked() -> None:
+def test_seeds_and_offsets_may_be_negative_and_nothing_else_is_unchecked() -> None:
     unchecked = [
         (layout.name, column.name)
         for layout in layouts()
         for column in layout.columns
         if column.sql_type == "BIGINT" and not column.is_count
     ]
-    assert unchecked == [("runs", "seed"), ("ncm_generations", "seed")]
+    assert unchecked == [("runs", "seed"), ("ranks", "offset_ns"), ("ncm_generations", "seed")]
 
 
 def test_finish_reason_also_says_what_became_of_open_generations() -> None:
