@@ -29,7 +29,7 @@ Loop: TypeAlias = Callable[[list[int]], list[int]]
 
 TOKENS = 48
 PROMPT_LENGTH = 64
-PROMPTS = 8
+PROMPTS = 12
 REPEATS = 3
 DRAFT_LENGTH = 4
 NOISE = 0.03
@@ -121,7 +121,7 @@ def _compare_kind(name: str, architecture: Architecture, options: dict[str, Any]
         f"ours {n_equal['ours']}, theirs {n_equal['theirs']} of {PROMPTS}",
         flush=True,
     )
-    return ratio.high <= LIMIT
+    return ratio.high <= LIMIT and n_equal["ours"] >= n_equal["theirs"]
 
 
 def _compare_snapshot(architecture: Architecture, options: dict[str, Any]) -> bool:

@@ -100,4 +100,4 @@ def _compare(
     ratio = paired_ratio(times["ours"], times["theirs"])
     print(f"  time of ours over mlx-lm's {name}: {ratio}; limit for the upper end {LIMIT}")
     print(f"  equal outputs: {n_equal} of {REPEATS * len(prompts)}")
-    return ratio.high <= LIMIT
+    return ratio.high <= LIMIT and n_equal == REPEATS * len(prompts)

@@ -255,7 +255,7 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
         Count, about("accepted positions fed again in this round, after a snapshot took them back", "positions")
     ]
     rewind_way: Annotated[Way, about("how the drafter came back to the committed history")]
-    draft_ns: Annotated[Count, about("drafting", "ns")]
+    draft_ns: Annotated[Count, about("drafting; what the drafter's model feeds again after a snapshot is in it", "ns")]
     verify_ns: Annotated[Count, about("verification's forward; what is fed again after a snapshot is in it", "ns")]
     synchronize_ns: Annotated[Count, about("reading the target's tokens", "ns")]
     trim_ns: Annotated[Count, about("taking rejected positions out of the target's cache", "ns")]

@@ -1,7 +1,7 @@
 """A kept cache in a file: mlx-lm's own format, with the tokens it holds and whose it is beside the arrays.
 
-It is taken back only by the target that made it: name, weights and what they are stored as must be the same, or the
-next turn would go on from states that another model computed.
+It is taken back only by the target that made it: name, weights, what they are stored as, and the settings of every
+module must be the same, or the next turn would go on from states that another model computed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runtime.caches.kept import KeptCache
 from runtime.caches.kinds import CacheError
 from runtime.protocols import Target
 from telemetry.errors import RoundscopeError, UsageError
 
-_FORMAT = "roundscope-kept-cache-1"
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+_FORMAT = "roundscope-kept-cache-2"
+_SPREAD = 2_654_435_761
+"""An odd number near 2 ** 32 over the golden ratio: multiples of it tell neighbouring places apart."""
+_NO_SETTINGS = ("_training", "_no_grad")
 
 
 def save_cache(cache: KeptCache, path: Path | str) -> None:
@@ -81,11 +87,25 @@ def load_cache(path: Path | str, target: Target) -> KeptCache:
 
 
 def identify(target: Target) -> str:
-    """Name and weights of a target as one line."""
+    """Name, weights and settings of a target as one line."""
     model: Any = getattr(target, "model", None)
     if model is None:
         raise UsageError(f"a cache of {_name(target)} cannot be kept in a file: it is no model of mlx-lm")
-    return f"{_name(target)} {_digest_tree(model.parameters())}"
+    described = [model.parameters(), [_describe_module(name, module) for name, module in model.named_modules()]]
+    return f"{_name(target)} {_digest_tree(described)}"
+
+
+def _describe_module(name: str, module: Any) -> list[Any]:
+    """What a module computes with besides its parameters: numbers, flags, configurations and its constant arrays."""
+    import mlx.core as mx
+
+    settings = [
+        f"{key}={value!r}"
+        for key, value in sorted(vars(module).items())
+        if key not in _NO_SETTINGS and (value is None or isinstance(value, (bool, int, float, str)) or key == "args")
+    ]
+    constants = [module[key] for key in sorted(module) if key.startswith("_") and isinstance(module[key], mx.array)]
+    return [name, type(module).__name__, *settings, *constants]
 
 
 def _digest(layers: Sequence[Any], tokens: Sequence[int]) -> str:
@@ -93,18 +113,27 @@ def _digest(layers: Sequence[Any], tokens: Sequence[int]) -> str:
 
 
 def _digest_tree(tree: Any) -> str:
-    """Names, shapes and sums of a tree's arrays. Summed are their bits, as integers: exact in any order, anywhere."""
+    """A digest of the names, shapes and contents of a tree's arrays, and of its other leaves."""
     import mlx.core as mx
     from mlx.utils import tree_flatten
 
     leaves: Any = tree_flatten(tree)
     arrays = [(name, leaf) for name, leaf in leaves if isinstance(leaf, mx.array)]
-    words = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
-    sums = [mx.sum(mx.view(array, words[array.itemsize])).astype(mx.uint32) for _, array in arrays]
     shapes = [(name, str(array.dtype), array.shape) for name, array in arrays]
     others = [(name, str(leaf)) for name, leaf in leaves if not isinstance(leaf, mx.array)]
-    summed = mx.stack(sums).tolist() if sums else []
-    return hashlib.sha256(json.dumps([shapes, others, summed]).encode()).hexdigest()
+    contents = [_sum_up(array) for _, array in arrays]
+    return hashlib.sha256(json.dumps([shapes, others, contents]).encode()).hexdigest()
+
+
+def _sum_up(array: mx.array) -> int:
+    """The bits as integers, each times a number of its place, summed modulo 2 ** 32: exact in any order, anywhere."""
+    import mlx.core as mx
+
+    word = {1: mx.uint8, 2: mx.uint16}.get(array.itemsize, mx.uint32)
+    bits = mx.view(mx.contiguous(array), word).reshape(-1).astype(mx.uint32)
+    places = mx.arange(bits.size, dtype=mx.uint32) * mx.array(_SPREAD, mx.uint32) + 1
+    total: Any = mx.sum(bits * places).astype(mx.uint32).item()
+    return int(total)
 
 
 def _name(target: Target) -> str:

@@ -249,6 +249,8 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
     arms = ", ".join(arm.name for arm in plan.arms)
     request, workload = plan.request, plan.workload
     models = any(hasattr(arm.drafter, "model") for arm in plan.arms)
+    looks_on = request.timing == "fused" and any(arm.draft_length for arm in plan.arms)
+    forecasts = ", then a few seconds for what other draft lengths would cost" if looks_on else ""
     shared = "" if len(plan.prompts) == len(workload.items) else f" of {len(workload.items)}, the share of rank 0,"
     click.echo(
         f"target    {target.name} ({target.dtype})\n"
@@ -257,7 +259,7 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
         f"arms      {arms}\n"
         f"amount    {say_count(len(plan.arms), 'arm')} x {say_count(len(plan.prompts), 'prompt')} x "
         f"{say_count(request.repeats, 'repeat')}, up to {say_count(request.max_tokens, 'token')} each; "
-        f"with warm-up and attributed pass {say_count(plan.n_generations, 'generation')}\n"
+        f"with warm-up and attributed pass {say_count(plan.n_generations, 'generation')}{forecasts}\n"
         f"time      about {say_duration(seconds)}; less where outputs end early or speculation pays, else more"
         + (", and the draft model's work comes on top" if models else ""),
         err=not dry_run,

@@ -9,6 +9,7 @@ itself; what differs, because mlx-lm is wrong or silent there:
 - `max_kv_size` is refused where the model makes its own cache (mlx-lm ignores it) and together with a draft model;
 - a target or drafter is refused before the first token if rejected tokens could not be taken back out of its cache;
 - output ends where the model's positions end;
+- `prefill_step_size` is 2048 with a draft model too, where mlx-lm takes 512;
 - with a draft model, `prompt_cache` holds the target's layers, as many as `make_prompt_cache(model)` makes, then the
   drafter's, and after the last response both hold the prompt and every delivered token, the last one included.
 

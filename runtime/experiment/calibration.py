@@ -31,11 +31,13 @@ def measure_verify_costs(
     repeats: int = REPEATS,
     run_id: str | None = None,
     now: Clock = time.perf_counter_ns,
+    go_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[VerifyCostRecord]:
     """A record for every width and context that the target has positions for, contexts from short to long.
 
     ids: tokens to fill the context with, in turns. Widths take turns, so that a change of the machine's speed falls on
-    all of them; the first turn is warm-up. Each forward is taken back out of the cache.
+    all of them; the first turn is warm-up. Each forward is taken back out of the cache. go_on: asked before every turn;
+    once it says no, there are no further records.
 
     Raises Unsupported where rejected positions cannot be taken out of the target's cache.
     """
@@ -51,6 +53,8 @@ def measure_verify_costs(
         held = context
         times: dict[int, list[int]] = {width: [] for width in fitting}
         for turn in range(repeats + 1):
+            if not go_on():
+                return
             for width in fitting if turn % 2 else reversed(fitting):
                 taken = _time_forward(target, cache, undo, context, ids, width, now)
                 if turn:

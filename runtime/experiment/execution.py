@@ -128,6 +128,7 @@ class Execution:
             widths=sorted({*WIDTHS, longest + 1}),
             run_id=self._recorder.run_id,
             now=self._recorder.clock.monotonic_ns,
+            go_on=lambda: not self.interrupted,
         )
         for record in costs:
             self._recorder.write(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,30 @@ def _cast(target: MlxTarget) -> None:
     target.model.set_dtype(mx.float16)
 
 
-@pytest.mark.parametrize("change", [_change_a_weight, _change_one_number, _rename, _cast])
+def _rotate_pairs(target: MlxTarget) -> None:
+    target.model.model.layers[0].self_attn.rope.traditional ^= True
+
+
+def _rotate_slower(target: MlxTarget) -> None:
+    target.model.model.layers[1].self_attn.rope.base = 500.0
+
+
+def _permute_rows(target: MlxTarget) -> None:
+    """What the rows of a GGUF file are to those of the original."""
+    for name in ("k_proj", "v_proj"):
+        layer = target.model.model.layers[0].self_attn[name]
+        layer.weight = layer.weight[::-1]
+
+
+def _configure_otherwise(target: MlxTarget) -> None:
+    target.model.args = replace(target.model.args, rms_norm_eps=0.1)
+
+
+CHANGES = [_change_a_weight, _change_one_number, _rename, _cast]
+CHANGES += [_rotate_pairs, _rotate_slower, _permute_rows, _configure_otherwise]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_file_of_another_target_is_refused(change: Callable[[MlxTarget], None], tmp_path: Path) -> None:
     save_cache(decode(tiny_llama(1), PROMPT, max_tokens=3).drain().cache, tmp_path / "turn.safetensors")
     other = tiny_llama(1)
@@ -89,7 +113,7 @@ def _turn_over(content: bytes) -> bytes:
 
 
 def _other_format(content: bytes) -> bytes:
-    return content.replace(b"kept-cache-1", b"kept-cache-9")
+    return content.replace(b"kept-cache-2", b"kept-cache-9")
 
 
 def _other_tokens(content: bytes) -> bytes:
@@ -98,6 +122,20 @@ def _other_tokens(content: bytes) -> bytes:
 
 def _flip_a_bit(content: bytes) -> bytes:
     return content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+
+
+def test_positions_in_another_order_are_noticed(tmp_path: Path) -> None:
+    """The same numbers in a layer's keys, the other way round."""
+    import mlx.core as mx
+
+    target, path = tiny_llama(1), tmp_path / "turn.safetensors"
+    save_cache(decode(target, PROMPT, max_tokens=3).drain().cache, path)
+    arrays, metadata = mx.load(str(path), return_metadata=True)
+    name = next(name for name, array in arrays.items() if array.ndim == 4)
+    arrays[name] = arrays[name][:, :, ::-1]
+    mx.save_safetensors(str(path), arrays, metadata)
+    with pytest.raises(RoundscopeError, match="its content is not what was written"):
+        load_cache(path, target)
 
 
 @pytest.mark.parametrize("damage", [_cut, _turn_over, _other_format, _other_tokens, _flip_a_bit, lambda content: b""])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 from collections import deque
 from typing import Any
@@ -288,6 +290,22 @@ def test_the_environment_names_a_store(tmp_path):
     [journal] = (tmp_path / "journal").iterdir()
     kinds = [json.loads(line)["type"] for line in journal.read_text().splitlines()]
     assert kinds == ["journal", "generation", *["round"] * 4, "generation_end"]
+
+
+def test_arguments_and_defaults_are_those_of_the_installed_mlx_lm():
+    """Whatever one more version takes has to act here or be refused. `stream` is made when it runs."""
+    theirs = importlib.import_module("mlx_lm.generate")
+
+    def read(function: Any) -> dict[str, Any]:
+        return {name: parameter.default for name, parameter in inspect.signature(function).parameters.items()}
+
+    own = read(theirs.stream_generate) | read(theirs.generate_step)
+    drafting = read(theirs.speculative_generate_step)
+    expected = own | {"num_draft_tokens": drafting["num_draft_tokens"], "stream": None, "recorder": None}
+    del expected["kwargs"]
+    assert read(ours.stream_generate) == expected
+    differing = {name for name, default in drafting.items() if name in own and default != own[name]}
+    assert differing - {"draft_model", "stream"} == {"prefill_step_size"}
 
 
 def test_importing_the_replacement_loads_no_mlx():
