@@ -68,7 +68,7 @@ def start(name: str, module: str, arguments: Sequence[str], *, patience_s: float
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,  # so that nothing said is held back where `communicate` does not see it
-        env=_environment(),
+        env=child_environment(),
         process_group=0,
     )
     sidecar = Sidecar(name, process, {})
@@ -93,7 +93,8 @@ def running(*sidecars: Sidecar, patience_s: float = END_S) -> Iterator[None]:
             sidecar.end(patience_s)
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
+    """The environment of a process that runs one of these modules with `python -P -m`."""
     # The parent may have found these packages in its working folder, which -P keeps out.
     root = str(Path(__file__).resolve().parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
