@@ -14,8 +14,8 @@ from telemetry.errors import UsageError
 def ask(con: duckdb.DuckDBPyConnection, text: str, most: int | None = None) -> Result:
     """What the last statement of `text` gives, at most `most` rows of it (None: all).
 
-    Questions are SELECT in all its forms, EXPLAIN and, before another, SET VARIABLE; anything else is a UsageError. What
-    DuckDB cannot run is a UsageError with its own words, raised from DuckDB's error.
+    Questions are SELECT in all its forms, EXPLAIN and, before another, SET VARIABLE; anything else is a UsageError.
+    What DuckDB cannot run is a UsageError with its own words, raised from DuckDB's error.
     """
     types = duckdb.StatementType
     questions = {types.SELECT, types.MULTI, types.EXPLAIN, types.SET}  # MULTI: a PIVOT
@@ -26,11 +26,11 @@ def ask(con: duckdb.DuckDBPyConnection, text: str, most: int | None = None) -> R
         for statement in statements:
             if statement.type not in questions:
                 raise UsageError(f"{statement.type.name} is no question, and the store can only be read")
-            con.execute(statement)
+            found = con.sql(statement)  # a question is computed only as far as its rows are taken
         if statements[-1].type == types.SET:
             raise UsageError("the last statement sets a variable and gives no rows; put a question after it")
-        names = tuple(name for name, *_ in con.description or ())
-        return Result(names, con.fetchall() if most is None else con.fetchmany(most))
+        rows = found if most is None else found.limit(most)
+        return Result(tuple(found.columns), rows.fetchall())
     except duckdb.Error as error:
         words = (line for line in str(error).splitlines() if line.strip(" ^"))
         raise UsageError(f"DuckDB says: {' '.join(words)}") from error

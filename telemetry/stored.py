@@ -64,7 +64,8 @@ _NCM_COMPARED = f"""
 class Stored:
     """The generations of a store, of one run (its id, or the beginning of it) or of all, in the order of their start.
 
-    With `generation_id` that one alone. `n_open` counts, once they were read, those that are left out because they may still be going on.
+    With `generation_id` that one alone. `n_open` counts, once they were read, those that are left out because they may
+    still be going on.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Anybody's SQL on a store, in a process of its own: read-only, limited in time, memory and rows, without any file.
 
 A process, because a query that cannot be interrupted, or that takes DuckDB down, must not take the page with it, and
-because what a connection is forbidden holds for the whole process. It has a low priority and one thread: a run that goes
-on beside it is being timed.
+because what a connection is forbidden holds for the whole process. It has a low priority and one thread: a run that
+goes on beside it is being timed.
 
 As a program (`python -m dashboards.view.asking`) it reads a `Question` as JSON and writes an `Answer` as JSON.
 """
@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +27,9 @@ from msgspec import Struct
 from telemetry.errors import RoundscopeError
 from telemetry.plain import are_numbers, show
 from telemetry.sidecar import begin_following, child_environment
+
+if TYPE_CHECKING:
+    from telemetry.store import Connected
 
 LIMIT_S = 20.0
 MOST_ROWS = 1000
@@ -36,7 +39,7 @@ AT_ONCE = 2
 _MOST_BYTES = 4_000_000
 _MEMORY = "1GB"
 _ADDRESS_SPACE = 8 << 30
-_GRACE_S = 5.0
+_GRACE_S = 2.0
 """For opening the store, and once more for an interrupted query to let go."""
 
 
@@ -134,7 +137,8 @@ def _say_end(code: int, limit_s: float) -> str:
     if code == -signal.SIGALRM:
         return _say_too_long(limit_s)
     if code in (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGABRT):
-        return f"the query's process was ended by {signal.Signals(-code).name}, most likely for lack of memory: ask for less"
+        name = signal.Signals(-code).name
+        return f"the query's process was ended by {name}, most likely for lack of memory: ask for less"
     return f"the query's process ended with exit code {code} and without an answer"
 
 
@@ -146,7 +150,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
     signal.setitimer(signal.ITIMER_REAL, question.limit_s + 2 * _GRACE_S)  # should the parent be gone
     try:
-        answer = answer_question(question)
+        answer = _answer(question)
     except RoundscopeError as error:
         answer = Answer(error=str(error))
     except MemoryError:
@@ -156,12 +160,10 @@ def main() -> None:
     os._exit(0)  # nothing is left to do, and an interrupted query may not let go
 
 
-def answer_question(question: Question) -> Answer:
-    """The answer, or UsageError; what this process may do from now on with that store is little."""
-    import duckdb
-
-    from queries import ask, install_views
-    from telemetry.errors import UsageError
+@contextlib.contextmanager
+def open_restricted(question: Question) -> Iterator[Connected]:
+    """The store for one question: what this process may do with it from now on is little."""
+    from queries import install_views
     from telemetry.store import connect, restrict
 
     with connect(Path(question.store), prepare=install_views) as connected:
@@ -171,11 +173,21 @@ def answer_question(question: Question) -> Answer:
         for setting in ("threads = 1", f"memory_limit = '{_MEMORY}'", "temp_directory = ''"):
             con.execute(f"set {setting}")
         restrict(con)
-        timer = threading.Timer(question.limit_s, con.interrupt)
+        yield connected
+
+
+def _answer(question: Question) -> Answer:
+    import duckdb
+
+    from queries import ask
+    from telemetry.errors import UsageError
+
+    with open_restricted(question) as connected:
+        timer = threading.Timer(question.limit_s, connected.con.interrupt)
         timer.start()
         begun = time.monotonic()
         try:
-            result = ask(con, question.sql, question.most_rows + 1)
+            result = ask(connected.con, question.sql, question.most_rows + 1)
         except UsageError as error:
             if isinstance(error.__cause__, duckdb.InterruptException):
                 raise UsageError(_say_too_long(question.limit_s)) from error
@@ -183,7 +195,7 @@ def answer_question(question: Question) -> Answer:
         finally:
             timer.cancel()
         seconds = time.monotonic() - begun
-        rows, notes = _write(result.rows, question.most_rows)
+    rows, notes = _write(result.rows, question.most_rows)
     numbers = [are_numbers(values) for values in zip(*result.rows, strict=True)] or [False] * len(result.columns)
     return Answer(list(result.columns), numbers, rows, [*connected.notes, *notes], seconds)
 

@@ -1,9 +1,9 @@
 """The live page's server: on loopback, for the page it serves itself and nobody else.
 
 Whatever a browser on this machine opens can send requests to loopback, so a request counts only if its Host is a name
-of loopback (a name of somebody else's that resolves to 127.0.0.1 is refused: DNS rebinding), if its Origin, where it has
-one, is that very host, and, where it asks something of the store (POST), if it has an Origin and is JSON, which no form
-of another site can send. The page may load and run nothing but what this server sends (Content-Security-Policy).
+of loopback (a name of somebody else's that resolves to 127.0.0.1 is refused: DNS rebinding), if its Origin, where it
+has one, is that very host, and, where it asks something of the store (POST), if it has an Origin and is JSON, which no
+form of another site can send. The page may load and run nothing but what this server sends (Content-Security-Policy).
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_fragment(self.server.content.report(given.get("run"), given.get("generation")))
 
     def _send_fragment(self, fragment: Fragment) -> None:
-        self._send(HTML, fragment.html.encode("utf-8", "replace"), ETag=fragment.version)
+        self._send(HTML, fragment.html.encode("utf-8", "replace"), headers={"ETag": fragment.version})
 
     def _send_query(self, given: Given) -> None:
         query = queries.find(given.get("name", ""))
@@ -275,19 +275,25 @@ class _Handler(BaseHTTPRequestHandler):
         name = "".join(letter for letter in generation or run_id or "latest" if letter.isalnum() or letter in "-_")
         headers = {"Content-Disposition": f'attachment; filename="timeline-{name}.json"'}
         with self.server.content.timeline(run_id, generation) as file:
-            self._send(JSON, file, **headers)
+            self._send(JSON, file, headers=headers)
 
     def _say(self, status: HTTPStatus, reason: str, headers: dict[str, str] | None = None) -> None:
-        self._send(JSON, _encode({"error": reason}), status, **(headers or {}))
+        self._send(JSON, _encode({"error": reason}), status, headers)
 
-    def _send(self, kind: str, body: bytes | IO[bytes], status: HTTPStatus = HTTPStatus.OK, **headers: str) -> None:
+    def _send(
+        self,
+        kind: str,
+        body: bytes | IO[bytes],
+        status: HTTPStatus = HTTPStatus.OK,
+        headers: dict[str, str] | None = None,
+    ) -> None:
         length = len(body) if isinstance(body, bytes) else Path(body.name).stat().st_size
         self.send_response(status)
-        fields = {"Content-Type": kind, "Content-Length": str(length), **HEADERS, **headers}
+        fields = {"Content-Type": kind, "Content-Length": str(length), **HEADERS, **(headers or {})}
         if self.close_connection:
             fields["Connection"] = "close"
         for name, value in fields.items():
-            self.send_header(name.replace("_", "-"), value)
+            self.send_header(name, value)
         self.end_headers()
         if self.command == "HEAD":
             return

@@ -1,7 +1,7 @@
 """A real Chromium, spoken to over its debugging pipe, and what a page in it has to be.
 
-The pipe carries the Chrome DevTools Protocol: JSON messages that end in a null byte. Scripts that are evaluated that way
-are not bound by a page's Content-Security-Policy, so a page is looked at as it is.
+The pipe carries the Chrome DevTools Protocol: JSON messages that end in a null byte. Scripts that are evaluated that
+way are not bound by a page's Content-Security-Policy, so a page is looked at as it is.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ LOOK = """
   return found;
 })()
 """
-REACHABLE = """
-(() => [...document.querySelectorAll("a[href], button, select, textarea, summary, [tabindex='0']")]
-  .filter((e) => e.checkVisibility() && !e.closest("details:not([open]) > :not(summary)")).map((e) => e.outerHTML))()
+USABLE = """
+(() => { window.usable = [...document.querySelectorAll("a[href], button, select, textarea, summary, [tabindex='0']")]
+  .filter((e) => e.checkVisibility() && !e.closest("details:not([open]) > :not(summary)"));
+  document.activeElement.blur(); getSelection().removeAllRanges(); scrollTo(0, 0);
+  return usable.map((e, i) => `${i} ${e.outerHTML.slice(0, 80)}`); })()
 """
 FOCUSED = """
 (() => { const e = document.activeElement, s = getComputedStyle(e), b = e.getBoundingClientRect();
-  return e === document.body ? null : [e.outerHTML, s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 1
-    && b.right > 0 && b.bottom > 0 && b.width > 0]; })()
+  return e === document.body ? null : [`${usable.indexOf(e)} ${e.outerHTML.slice(0, 80)}`, s.outlineStyle !== "none"
+    && parseFloat(s.outlineWidth) >= 1 && b.right > 0 && b.bottom > 0 && b.width > 0]; })()
 """
 
 
@@ -133,18 +135,18 @@ class Browser:
         found: dict[str, Any] = self.evaluate(LOOK)
         return found
 
-    def walk(self) -> tuple[set[str], set[str], list[str]]:
-        """What can be used, what the Tab key reaches, and what of it shows no focus."""
-        self.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
+    def walk(self) -> tuple[list[str], list[str], list[str]]:
+        """What can be used, what the Tab key reaches, in its order, and what of that shows no focus."""
+        usable: list[str] = self.evaluate(USABLE)
         reached: list[str] = []
-        hidden: list[str] = []
+        unseen: list[str] = []
         while True:
             self.press("Tab", 9)
             focused = self.evaluate(FOCUSED)
             if focused is None or focused[0] in reached:
-                return set(self.evaluate(REACHABLE)), set(reached), hidden
+                return usable, reached, unseen
             reached.append(focused[0])
-            hidden += [] if focused[1] else [focused[0]]
+            unseen += [] if focused[1] else [focused[0]]
 
     def print(self) -> bytes:
         """The page as a PDF of A4 sheets."""
