@@ -153,9 +153,10 @@ def _choose_generation(con: DuckDBPyConnection, run_id: str, wanted: str | None,
 
 def _make_record(con: DuckDBPyConnection, run_id: str) -> Iterator[Section]:
     said = list(say_completeness(rows := fetch(con, "completeness", run_id)))
-    columns = list(rows[0])[1:]
+    # Most of what is counted is what went wrong, and most of that did not.
+    columns = [name for name in list(rows[0])[1:] if any(row[name] for row in rows)]
     table = Table(
-        "What was recorded, by arm and class",
+        "What was recorded, by arm and class; what is 0 everywhere is left out",
         tuple(name.removeprefix("n_").replace("_", " ") for name in columns),
         [tuple(NOTHING if row[name] is None else str(row[name]) for name in columns) for row in rows],
     )

@@ -49,11 +49,24 @@ from (
 where run_id = ?
 """
 _GENERATIONS = """
-select generation_id, arm, item, started_wall_ns, finish_reason, count(*) over () as n_generations
+select
+    generation_id,
+    concat_ws(
+        ', ',
+        generation_id[:8],
+        arm,
+        prompt_id,
+        timing,
+        if(warm_up, 'warm-up', null),
+        coalesce(finish_reason, 'going on')
+    ) as label,
+    count(*) over () as n_generations
 from (
-    select generation_id, run_id, arm, prompt_id as item, started_wall_ns, sequence, finish_reason from generations
-    union all
-    select generation_id, run_id, arm, null as item, started_wall_ns, sequence, finish_reason from ncm_generations
+    select run_id, generation_id, arm, prompt_id, timing, warm_up, finish_reason, started_wall_ns, sequence
+    from generations
+    union all by name
+    select run_id, generation_id, arm, timing, warm_up, finish_reason, started_wall_ns, sequence
+    from ncm_generations
 )
 where run_id = ?
 order by started_wall_ns desc, sequence desc
@@ -178,7 +191,7 @@ class Content:
             report=make_report(con, run_id, generation if kind == SPECULATION else None),
             kind=kind,
             is_going_on=state.state == GOING_ON,
-            choices=[_describe(*row[:-1]) for row in rows],
+            choices=[Choice(generation_id, label) for generation_id, label, _ in rows],
             n_generations=rows[0][-1] if rows else 0,
             generation=generation,
             by_rounds=kind == SPECULATION,
@@ -200,11 +213,6 @@ class Content:
                 if stored.n_open
                 else f"there is no generation on the timeline of {said}"
             )
-
-
-def _describe(generation_id: str, arm: str, item: str | None, started_ns: int, finish_reason: str | None) -> Choice:
-    parts = [generation_id[:8], arm, item, finish_reason or GOING_ON]
-    return Choice(generation_id, ", ".join(part for part in parts if part))
 
 
 def render_page(content: Content, run_id: str | None, generation: str | None) -> tuple[bool, str]:

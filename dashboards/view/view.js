@@ -4,6 +4,7 @@
 const find = (id) => document.getElementById(id);
 const seen = { runs: document.body.dataset.runs, report: document.body.dataset.report };
 const RETRY_S = 5;
+const LONG = 60; // characters of a cell that are broken into lines
 
 class Refused extends Error {}
 
@@ -123,15 +124,16 @@ document.addEventListener("change", async (event) => {
 const kept = (name) => `roundscope ${name}`;
 const query = find("query");
 const sql = find("sql");
-let original = sql.value;
+let original = sql.defaultValue;
 
 async function choose() {
   const chosen = query.value;
+  const before = sql.value;
   try {
     const found = await (await request("/query", { name: chosen })).json();
     if (query.value !== chosen) return;
     original = found.sql;
-    sql.value = sessionStorage.getItem(kept(chosen)) ?? original;
+    if (sql.value === before) sql.value = sessionStorage.getItem(kept(chosen)) ?? original; // else: typed meanwhile
     find("asks").textContent = found.question;
     say("");
   } catch (problem) {
@@ -152,16 +154,17 @@ const element = (name, text = "", attributes = {}) => {
 };
 
 function makeTable(answer) {
-  const caption = `${answer.rows.length.toLocaleString("en")} rows in ${answer.seconds.toPrecision(2)} s`;
+  const n = answer.rows.length;
+  const caption = `${n.toLocaleString("en")} ${n === 1 ? "row" : "rows"} in ${answer.seconds.toPrecision(2)} s`;
   const box = element("div", "", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Rows of the query" });
   const table = element("table");
-  const side = (i) => (answer.numbers[i] ? { class: "number" } : {});
+  const side = (i, cell = "") => ({ class: answer.numbers[i] ? "number" : cell.length > LONG ? "long" : "" });
   const head = element("tr");
   head.append(...answer.columns.map((name, i) => element("th", name, { scope: "col", ...side(i) })));
   const body = element("tbody");
   for (const cells of answer.rows) {
     const row = element("tr");
-    row.append(...cells.map((cell, i) => element("td", cell, side(i))));
+    row.append(...cells.map((cell, i) => element("td", cell, side(i, cell))));
     body.append(row);
   }
   const top = element("thead");
@@ -202,5 +205,7 @@ find("original").addEventListener("click", () => {
   keep();
 });
 
-choose(); // a browser may have kept the choice of an earlier visit
+// A browser may have kept the choice of an earlier visit.
+if (query.value === query.querySelector("[selected]").value) sql.value = sessionStorage.getItem(kept(query.value)) ?? original;
+else choose();
 follow();

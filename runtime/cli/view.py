@@ -31,8 +31,9 @@ def command(store: Path, port: int, no_browser: bool) -> None:
     """Show what is recorded as a live page in the browser, until Ctrl-C.
 
     The page of `report --html` for any run of the store, which follows a run that is going on; every query with its
-    SQL, to change and to run; the timeline of a run or a generation to download. It listens at 127.0.0.1 only: whoever can
-    log in to this machine can read it, nobody else. It shows tokens and text only where --record-text kept them.
+    SQL, to change and to run; the timeline of a run or a generation to download. It listens at 127.0.0.1 only:
+    whoever can log in to this machine can read it, nobody else. It shows tokens and text only where --record-text kept
+    them. The server has a low priority, for the sake of what is being measured.
     """
     from dashboards.page.drawing import require_library
     from dashboards.view import Viewer

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from dashboards.view import Viewer
-from tests.conftest import lack
+from tests.conftest import ROOT, child_environment, lack
 from tests.dashboards.test_command import record, record_ncm
 from tests.queries.simulate import Simulation
 from tests.queries.simulate_ncm import NcmSimulation
 
+MAIN = "from runtime.cli.main import main\nmain()\n"
 Serve = Callable[[Path], Viewer]
 
 
@@ -30,6 +34,27 @@ def serving(store: Path, limit_s: float | None = None) -> Iterator[Viewer]:
         finally:
             viewer.shutdown()
             thread.join()
+
+
+@contextmanager
+def started(store: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`roundscope view` as a process, with the address that it prints; killed at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", MAIN, "view", "--store", str(store), "--no-browser"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=child_environment(),
+    ) as process:
+        try:
+            assert process.stderr is not None
+            said = process.stderr.readline()
+            found = re.fullmatch(r"serving (http://127\.0\.0\.1:\d+/) \(Ctrl-C ends it\)\n", said)
+            assert found, said + process.stderr.read()
+            yield process, found[1]
+        finally:
+            process.kill()
 
 
 @pytest.fixture(autouse=True, scope="session")

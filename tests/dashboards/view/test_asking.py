@@ -202,14 +202,14 @@ def test_a_query_that_takes_too_long_is_ended_and_says_so(asker: Asker, sql: str
     "sql",
     [
         "select list(n) from range(1000000000) as r (n)",
-        "select n from range(400000000) as r (n) order by hash(n)",
+        "select count(*) from (select distinct n from range(1000000000) as r (n))",
         "select repeat('x', 4000000000)",
         "select " + "(" * 50_000 + "1" + ")" * 50_000,
     ],
-    ids=["list", "sort", "string", "deep"],
+    ids=["list", "distinct", "string", "deep"],
 )
 def test_a_query_that_takes_too_much_is_an_error_and_leaves_nothing(store: Path, sql: str) -> None:
-    asker = Asker(store, limit_s=3.0)
+    asker = Asker(store, limit_s=1.0)
     before = sorted(store.rglob("*"))
     answer = asker.ask(sql, None)
     assert answer.error

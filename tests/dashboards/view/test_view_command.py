@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
 import sys
 import webbrowser
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from runtime.cli.main import main
-from tests.conftest import ROOT, child_environment
-
-MAIN = "from runtime.cli.main import main\nmain()\n"
+from tests.dashboards.view.conftest import started
 
 
 def test_it_prints_its_address_serves_and_ends_at_ctrl_c(store: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", MAIN, "view", "--store", str(store), "--no-browser"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=child_environment(),
-    ) as process:
-        try:
-            assert process.stderr is not None
-            said = process.stderr.readline()
-            found = re.fullmatch(r"serving http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\n", said)
-            assert found, said + process.stderr.read()
-            con = HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
-            con.request("GET", "/runs")
-            assert con.getresponse().status == 200  # and the connection is left open
-            os.kill(process.pid, signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-            con.close()
-        finally:
-            process.kill()
-    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+    with started(store) as (process, address):
+        con = HTTPConnection(urlsplit(address).netloc, timeout=60)
+        con.request("GET", "/runs")
+        assert con.getresponse().status == 200  # and the connection is left open
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        con.close()
+    assert (process.returncode, out, err) == (130, "", "\ninterrupted\n")
 
 
 @pytest.mark.parametrize(
