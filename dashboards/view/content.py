@@ -1,8 +1,8 @@
 """What the live page shows of a store: made when it is asked for, and again only when the run's journals have changed.
 
 One thread at a time reads the store: connections of one process share DuckDB's database, which is open for reading or
-for writing, never both. Between two makings of a report the page is told to wait ten times as long as one took, so that
-following a run takes at most about a tenth of one processor from it.
+for writing, never both. After a report was made, the page is told of nothing new in one for ten times the processor time
+that this took, so that following a run takes at most about a tenth of one processor from it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 POLL_S = 2.0
 """How often a page asks whether anything is new."""
 RESTRAINT = 10
-LONGEST_POLL_S = 60.0
+LONGEST_S = 60.0
 MOST_RUNS = 200
 MOST_GENERATIONS = 1000
 _JOURNALS = """
@@ -116,18 +116,19 @@ class Content:
     _loaded: str = ""
     _journals: dict[str, set[str]] = field(default_factory=dict)
     _reports: dict[tuple[str, str | None], _Kept] = field(default_factory=dict)
-    _making_s: float = 0.0
+    _due_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._watch = Watch(self.store)
 
-    def changes(self, run_id: str | None) -> Changes:
-        """What a page compares with what it shows. run_id: its run; None: it shows none yet."""
+    def changes(self, run_id: str | None, shown: str | None = None) -> Changes:
+        """What a page compares with what it shows. run_id: its run; None: none yet. shown: its report's version."""
         with self._lock:
             self._watch.look()
             report = self._version_of(run_id)
-            wait_s = min(max(POLL_S, RESTRAINT * self._making_s), LONGEST_POLL_S)
-            return Changes(self._watch.version(), report, wait_s)
+            if shown and time.monotonic() < self._due_s:
+                report = shown
+            return Changes(self._watch.version(), report, POLL_S)
 
     def runs(self, run_id: str | None) -> Fragment:
         """The list of runs; run_id: which one is shown."""
@@ -181,7 +182,7 @@ class Content:
         return self._watch.version(None if run_id is None else self._journals.get(run_id))
 
     def _make_report(self, con: DuckDBPyConnection, run_id: str, generation: str | None) -> str:
-        begun = time.monotonic()
+        begun_s = time.process_time()
         kind = find_kind(con, run_id)
         states, _ = list_states(con, MOST_RUNS)
         state = next((state for state in states if state.run_id == run_id), RunState(run_id, kind, None, None, ""))
@@ -196,7 +197,7 @@ class Content:
             generation=generation,
             by_rounds=kind == SPECULATION,
         )
-        self._making_s = time.monotonic() - begun
+        self._due_s = time.monotonic() + min(RESTRAINT * (time.process_time() - begun_s), LONGEST_S)
         return html
 
     def _write_timeline(

@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send("text/javascript; charset=utf-8", _read("view.js").encode())
 
     def _send_changes(self, given: Given) -> None:
-        changes = self.server.content.changes(given.get("run"))
+        changes = self.server.content.changes(given.get("run"), given.get("report"))
         self._send(JSON, _encode(changes))
 
     def _send_runs(self, given: Given) -> None:

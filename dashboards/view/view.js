@@ -90,7 +90,7 @@ const visible = () =>
 async function follow() {
   let waitS = RETRY_S;
   try {
-    const changes = await (await request("/changes", { run: runShown() })).json();
+    const changes = await (await request("/changes", { run: runShown(), report: seen.report })).json();
     waitS = changes.wait_s;
     if (changes.runs !== seen.runs) seen.runs = await takeOver("/runs", "runs", { run: runShown() });
     if (changes.report !== seen.report) await updateReport();

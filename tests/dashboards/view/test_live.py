@@ -109,8 +109,6 @@ def test_a_run_that_goes_on_appears_and_is_followed(
           stays.querySelector("details").open = true;
           stays.querySelector("summary").focus();
           scrollTo(0, stays.getBoundingClientRect().top + scrollY);
-          stays.querySelector(".scroll").style.maxHeight = "60px";
-          stays.querySelector(".scroll").scrollTop = 10;
           document.getElementById("sql").value = "mine";
         })()""")
         position = browser.evaluate("stays.getBoundingClientRect().top")
