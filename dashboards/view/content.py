@@ -1,8 +1,8 @@
 """What the live page shows of a store: made when it is asked for, and again only when the run's journals have changed.
 
 One thread at a time reads the store: connections of one process share DuckDB's database, which is open for reading or
-for writing, never both. After a report was made, the page is told of nothing new in one for ten times the processor time
-that this took, so that following a run takes at most about a tenth of one processor from it.
+for writing, never both. After a report was made, the page is told of nothing new in one for ten times the processor
+time that this took, so that following a run takes at most about a tenth of one processor from it.
 """
 
 from __future__ import annotations
