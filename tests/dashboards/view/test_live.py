@@ -210,8 +210,13 @@ def test_when_the_server_has_ended_the_page_says_so(browser: Browser, store: Pat
 
 def test_on_paper_the_report_is_left_without_what_is_to_click(browser: Browser, viewer: Viewer) -> None:
     browser.open(f"{viewer.address}?run=20240101-a")
+    browser.evaluate("document.getElementById('run').click()")
+    browser.wait_for("document.querySelector('#answer td')")
     browser.resize(718, "light", "print")
     shown = "[...document.querySelectorAll('{}')].filter((e) => e.checkVisibility()).length"
-    assert browser.evaluate(shown.format("#runs, #status, #ask, #timeline, button, select, textarea, a")) == 0
+    assert browser.evaluate(shown.format("#runs, #status, #question, #timeline, button, select, textarea, a")) == 0
     assert browser.evaluate(shown.format("#report figure")) > 3
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.scroll')].every((e) => e.scrollWidth <= e.clientWidth + 1)"
+    )
     assert browser.print().startswith(b"%PDF-")
