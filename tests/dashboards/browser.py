@@ -107,7 +107,11 @@ class Browser:
         """Until a JavaScript expression is true; AssertionError if it never is."""
         end = time.monotonic() + PATIENCE_S
         while not self.evaluate(f"Boolean({condition})"):
-            assert time.monotonic() < end, (condition, self.complaints, self.evaluate("document.body.innerText"))
+            assert time.monotonic() < end, (
+                condition,
+                self.complaints,
+                self.evaluate("document.body.innerText.slice(-500)"),
+            )
             time.sleep(0.03)
 
     def resize(self, width: int, scheme: str = "light", media: str = "") -> None:

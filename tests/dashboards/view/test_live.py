@@ -35,6 +35,7 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     chromium.complaints.clear()
     chromium.resize(1440)
     yield chromium
+    chromium.evaluate("sessionStorage.clear()")  # what was typed
     chromium.open("about:blank")
     assert chromium.complaints == []
 
