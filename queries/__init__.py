@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from queries.asking import ask
 from queries.catalogue import Column, Query, Variable, find, names
 from queries.running import Result, install_views, run
 
-__all__ = ["Column", "Query", "Result", "Variable", "find", "install_views", "names", "run"]
+__all__ = ["Column", "Query", "Result", "Variable", "ask", "find", "install_views", "names", "run"]

@@ -94,7 +94,7 @@ def running(*sidecars: Sidecar, patience_s: float = END_S) -> Iterator[None]:
 
 
 def child_environment() -> dict[str, str]:
-    """The environment in which a child that is started with `-P` finds these packages."""
+    """The environment of a process that runs one of these modules with `python -P -m`."""
     # The parent may have found these packages in its working folder, which -P keeps out.
     root = str(Path(__file__).resolve().parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]

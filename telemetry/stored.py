@@ -36,7 +36,9 @@ _WANTED = """
     SELECT g.*, {open} AS is_open
     FROM {table} AS g
     LEFT JOIN journals AS j ON g.journal = j.journal
-    WHERE $run_id::VARCHAR IS NULL OR starts_with(g.run_id, $run_id)
+    WHERE
+        ($run_id::VARCHAR IS NULL OR starts_with(g.run_id, $run_id))
+        AND ($generation_id::VARCHAR IS NULL OR g.generation_id = $generation_id)
     ORDER BY g.started_wall_ns, g.generation_id
 """
 _OPEN = "coalesce(g.finish_reason IN ('running', 'unknown'), false)"
@@ -62,12 +64,15 @@ _NCM_COMPARED = f"""
 class Stored:
     """The generations of a store, of one run (its id, or the beginning of it) or of all, in the order of their start.
 
-    `n_open` counts, once they were read, those that are left out because they may still be going on.
+    With `generation_id` that one alone. `n_open` counts, once they were read, those that are left out because they may
+    still be going on.
     """
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, run_id: str | None = None) -> None:
+    def __init__(
+        self, con: duckdb.DuckDBPyConnection, run_id: str | None = None, generation_id: str | None = None
+    ) -> None:
         self._con = con
-        self._run_id = run_id
+        self._wanted = {"run_id": run_id, "generation_id": generation_id}
         self.n_open = 0
 
     def read(self) -> Iterator[Recorded]:
@@ -85,7 +90,7 @@ class Stored:
         order: str,
     ) -> Iterator[Recorded]:
         is_open = f"{_OPEN} OR {_COMPARED if start is GenerationRecord else _NCM_COMPARED}"
-        rows = self._fetch(_WANTED.format(table=table, open=is_open), {"run_id": self._run_id})
+        rows = self._fetch(_WANTED.format(table=table, open=is_open), self._wanted)
         wanted = [row for row in rows if not row["is_open"]]
         self.n_open += len(rows) - len(wanted)
         for first in range(0, len(wanted), AT_ONCE):

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import queries
 from dashboards.page import ncm, speculation
-from dashboards.page.drawing import BACKGROUNDS, require_library
+from dashboards.page.drawing import require_library
 from dashboards.page.parts import NOTHING, Figure, Section, Table
 from dashboards.page.strip import make_strip
+from dashboards.page.templates import fill_in
 from dashboards.report.completeness import say_completeness
 from dashboards.report.generations import Recorded, read_generation
 from dashboards.report.heading import describe_run
 from dashboards.report.ncm_sentences import say_cache, say_exit, say_memory, say_work
 from dashboards.report.ranks import say_ranks
-from dashboards.report.recommendation import choose
+from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rounds import show_generation
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
-from dashboards.report.sentences import say_arm, say_break_even
-from telemetry import roundscope_version
+from dashboards.report.sentences import say_arm, say_break_even, say_verify_cost
 from telemetry.errors import RoundscopeError, UsageError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _NO_ARMS = "No drafter was measured in this run, so there is nothing to compare ordinary decoding with."
+_NO_FORECAST = "No draft length was forecast in this run: its drafters cannot be, or it is not that far yet."
+_NO_VERIFY_COST = "What verification costs was not measured in this run; `roundscope calibrate` measures it."
 _ENVIRONMENT = ("command", "roundscope_version", "python_version", "mlx_version", "mlx_lm_version", "workload_digest")
 # Of the arm that the page speaks of first: the generation that put out most, which shows most rounds.
 _TYPICAL = """
@@ -42,27 +44,29 @@ limit 1
 """
 
 
-def render_page(con: DuckDBPyConnection, run_id: str, generation: str | None = None) -> str:
-    """The page about a run as HTML.
+@dataclass(frozen=True)
+class Report:
+    """What a run found: the answer in a sentence, and the sections below it."""
+
+    run_id: str
+    sentence: str
+    sections: list[Section]
+
+
+def make_report(con: DuckDBPyConnection, run_id: str, generation: str | None = None) -> Report:
+    """What there is to say and to draw about a run.
 
     generation: which one is shown round by round, by its id or the beginning of it; None: one that is typical. Raises
     Unsupported where the drawing libraries are missing, UsageError if the generation is none of this run's.
     """
     require_library()
-    import jinja2
-
     make = _make_ncm if find_kind(con, run_id) == NCM else _make_speculation
-    sentence, sections = make(con, run_id, generation)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    template = environment.from_string(files("dashboards.page").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.render(
-        run_id=run_id,
-        sentence=sentence,
-        sections=sections,
-        light=BACKGROUNDS[0],
-        dark=BACKGROUNDS[1],
-        version=roundscope_version(),
-    )
+    return Report(run_id, *make(con, run_id, generation))
+
+
+def render_page(con: DuckDBPyConnection, run_id: str, generation: str | None = None) -> str:
+    """The page about a run as one HTML file; raises what `make_report` does."""
+    return fill_in("page/page.html", report=make_report(con, run_id, generation))
 
 
 def write_page(path: Path, html: str) -> None:
@@ -78,20 +82,21 @@ def write_page(path: Path, html: str) -> None:
 def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | None) -> tuple[str, list[Section]]:
     verdicts = _ask(con, "verdict", run_id)
     advice = choose(verdicts)
+    costs, lengths = _ask(con, "verify_cost", run_id), _ask(con, "draft_length", run_id)
     sections = [
         _section("verdict", "Does it pay?", [*_say_arms(con, run_id, verdicts)], [speculation.make_speedups(verdicts)]),
         _section("survival", "How far the drafter gets", [], speculation.make_survivals(_ask(con, "survival", run_id))),
         _section(
             "verification",
             "What verification costs",
-            [],
-            [speculation.make_verify_costs(rows)] if (rows := _ask(con, "verify_cost", run_id)) else [],
+            [say_verify_cost(costs) if costs else _NO_VERIFY_COST],
+            [speculation.make_verify_costs(costs)] if costs else [],
         ),
         _section(
             "draft-length",
             "At what draft length it would pay",
-            [],
-            speculation.make_draft_lengths(_ask(con, "draft_length", run_id)),
+            [*say_draft_lengths(lengths)] if lengths else [_NO_FORECAST],
+            speculation.make_draft_lengths(lengths),
         ),
         _section("stages", "Where the time goes", [], [speculation.make_stages(_ask(con, "stages", run_id))]),
     ]
@@ -150,9 +155,10 @@ def _choose_generation(con: DuckDBPyConnection, run_id: str, wanted: str | None,
 def _make_record(con: DuckDBPyConnection, run_id: str) -> Iterator[Section]:
     rows = fetch(con, "completeness", run_id)
     said = [*say_completeness(rows), *say_ranks(fetch(con, "ranks", run_id))]
-    columns = list(rows[0])[1:]
+    # Most of what is counted is what went wrong, and most of that did not.
+    columns = [name for name in list(rows[0])[1:] if any(row[name] for row in rows)]
     table = Table(
-        "What was recorded, by arm and class",
+        "What was recorded, by arm and class; what is 0 everywhere is left out",
         tuple(name.removeprefix("n_").replace("_", " ") for name in columns),
         [tuple(NOTHING if row[name] is None else str(row[name]) for name in columns) for row in rows],
     )

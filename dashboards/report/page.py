@@ -16,10 +16,10 @@ from dashboards.report.heading import describe_run
 from dashboards.report.ncm import render_ncm
 from dashboards.report.printing import STYLES, make_grid, say
 from dashboards.report.ranks import say_ranks
-from dashboards.report.recommendation import REFERENCES, choose
+from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
-from dashboards.report.sentences import say_arm, say_break_even, say_draft_length
+from dashboards.report.sentences import say_arm, say_break_even
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -62,7 +62,7 @@ def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, cons
         if said := say_break_even(break_even[arm, POOLED]):
             say(console, said)
         console.print()
-    if forecasts := list(_say_draft_lengths(con, run_id)):
+    if forecasts := list(say_draft_lengths(fetch(con, "draft_length", run_id))):
         for said in forecasts:
             say(console, said)
         console.print()
@@ -71,13 +71,6 @@ def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, cons
         *say_ranks(fetch(con, "ranks", run_id)),
     ):
         say(console, line, "yellow" if is_warning else "")
-
-
-def _say_draft_lengths(con: DuckDBPyConnection, run_id: str) -> Iterator[str]:
-    rows = [row for row in fetch(con, "draft_length", run_id) if row["class"] == POOLED]
-    for drafter, group in groupby(rows, key=lambda row: row["drafter"]):
-        if drafter not in REFERENCES and (said := say_draft_length(list(group))):
-            yield said
 
 
 def _make_table(rows: Sequence[Row]) -> Table:

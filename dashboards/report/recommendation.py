@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from dashboards.report.rows import POOLED, Row, fetch
-from dashboards.report.sentences import say_speed
+from dashboards.report.sentences import say_draft_length, say_speed
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -59,6 +60,14 @@ def choose(verdicts: Sequence[Row]) -> Recommendation:
     winners = [row for name in classes if (row := _find_best([row for row in paying if row["class"] == name]))]
     pays_on = tuple(PaysOn(row["class"], row["arm"], row["speedup"]) for row in winners)
     return Recommendation(None, None, None, _say_off(usable, pays_on), pays_on)
+
+
+def say_draft_lengths(rows: Sequence[Row]) -> Iterator[str]:
+    """Rows of `draft_length`: for each drafter that somebody can use, at what length it would pay best."""
+    pooled = [row for row in rows if row["class"] == POOLED and row["drafter"] not in REFERENCES]
+    for _, group in groupby(pooled, key=lambda row: row["drafter"]):
+        if said := say_draft_length(list(group)):
+            yield said
 
 
 def _find_best(rows: Sequence[Row]) -> Row | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 N_RECENT = 5
 SPECULATION, NCM = "speculation", "ncm"
 """The kinds of run."""
+GOING_ON = "going on"
 _ALL_RUNS = """
 select run_id from runs
 union
@@ -23,6 +24,18 @@ select run_id from generations
 union
 select run_id from ncm_generations
 """
+
+
+_STATES = """
+select a.run_id, r.kind, r.model, r.started_wall_ns, r.outcome, j.writer, count(*) over () as n_runs
+from ({all_runs}) as a
+left join runs as r on a.run_id = r.run_id
+left join journals as j on r.journal = j.journal
+where a.run_id is not null
+order by a.run_id desc
+limit ?
+"""
+_WITHOUT_END = {"running": GOING_ON, "ended": "broken off", "unknown": "not known: another machine writes it"}
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,33 @@ def list_runs(con: DuckDBPyConnection, run_id: str | None = None) -> list[RunSum
     )
     columns = [name for name, *_ in cursor.description or ()]
     return [RunSummary(dict(zip(columns, row, strict=True))) for row in cursor.fetchall()]
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How a run stands: its outcome, `going on`, or why it has none. kind and model are None where its line is lost."""
+
+    run_id: str
+    kind: str | None
+    model: str | None
+    started: datetime | None
+    state: str
+
+
+def list_states(con: DuckDBPyConnection, most: int) -> tuple[list[RunState], int]:
+    """The latest runs of a store, `most` of them at most, the latest first; and how many there are."""
+    rows = con.execute(_STATES.format(all_runs=_ALL_RUNS), [most]).fetchall()
+    states = [
+        RunState(
+            run_id,
+            kind,
+            model,
+            None if started_ns is None else datetime.fromtimestamp(started_ns / 1e9, UTC),
+            outcome or _WITHOUT_END.get(writer, "not known: its line is lost"),
+        )
+        for run_id, kind, model, started_ns, outcome, writer, _ in rows
+    ]
+    return states, rows[0][-1] if rows else 0
 
 
 def resolve_run(con: DuckDBPyConnection, run_id: str | None) -> str:

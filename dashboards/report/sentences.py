@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dashboards.report.rows import POOLED, Row
@@ -85,8 +86,9 @@ def say_draft_length(rows: Sequence[Row]) -> str | None:
     if rows[0]["note"] is not None:
         return f"Draft length: {drafter} was {rows[0]['note']}."
     best = next((row for row in rows if row["is_best"]), None)
-    lengths = [row for row in rows if row["m"] > 0]
-    if best is None:
+    # Without a single round of the drafter there is no price, and the speedup is no number.
+    lengths = [row for row in rows if row["m"] > 0 and 0 < (row["predicted_speedup"] or 0) < math.inf]
+    if best is None or not lengths:
         return None
     if best["m"] > 0:
         said = f"Draft length: {drafter} would pay best at m={best['m']}: {_say_prediction(best)}"

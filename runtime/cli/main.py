@@ -22,6 +22,7 @@ SUMMARIES = {
     "generate": "Answer one prompt, with or without a drafter, and record it.",
     "ncm": "Train and measure a generator with a prefix cache.",
     "report": "Show what was recorded: the verdict, or another query.",
+    "view": "Show it as a live page in the browser; follow a run.",
     "show": "Print a generation, a round or a level a line.",
     "sql": "Ask the recorded tables anything, read-only.",
     "compare": "Compare two runs; fail where one got slower.",

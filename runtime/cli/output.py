@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import date, datetime, time
-from decimal import Decimal
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 import click
+
+from telemetry.plain import are_numbers, encode, show, simplify, write_cell
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +22,6 @@ _HELP: dict[Form, str] = {
     "json": "A JSON list with an object a row.",
     "csv": "Comma-separated values under a line of names.",
 }
-_NULL_SIGN = "-"
 _PIPE_WIDTH = 100_000
 
 
@@ -63,9 +60,9 @@ def _write_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: Tex
     kept = [tuple(row) for row in rows]
     table = Table(box=box.SIMPLE_HEAD)
     for name, values in zip(columns, zip(*kept, strict=True) if kept else [()] * len(columns), strict=True):
-        table.add_column(Text(name), justify="right" if _are_numbers(values) else "left", overflow="fold")
+        table.add_column(Text(name), justify="right" if are_numbers(values) else "left", overflow="fold")
     for row in kept:
-        table.add_row(*(Text(_show(value)) for value in row))
+        table.add_row(*(Text(show(value)) for value in row))
     # What is no terminal has no width: nothing is folded there, so that a line stays a row.
     console = Console(file=out, width=None if out.isatty() else _PIPE_WIDTH)
     unfolded = console.options.update(width=_PIPE_WIDTH)
@@ -80,41 +77,30 @@ def _write_blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]], console
     from rich.text import Text
 
     width = max(map(len, columns))
-    constant = [i for i in range(len(columns)) if len(rows) > 1 and len({_show(row[i]) for row in rows}) == 1]
+    constant = [i for i in range(len(columns)) if len(rows) > 1 and len({show(row[i]) for row in rows}) == 1]
     blocks = [(rows[0], constant)] if constant else []
     blocks += [(row, [i for i in range(len(columns)) if i not in constant]) for row in rows]
     for row, shown in blocks:
-        lines = [f"{columns[i]:<{width}}  {_show(row[i])}" for i in shown]
+        lines = [f"{columns[i]:<{width}}  {show(row[i])}" for i in shown]
         console.print(Text("\n".join(lines) + "\n"), soft_wrap=True)
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    found = [value for value in values if value is not None]
-    return bool(found) and all(isinstance(v, (int, float, Decimal)) and not isinstance(v, bool) for v in found)
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return _NULL_SIGN
-    return f"{value:.6g}" if isinstance(value, float) else _write_cell(value)
 
 
 def make_objects(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Rows as objects of what JSON knows; columns of the same name are told apart."""
     names = _tell_apart(columns)
     for row in rows:
-        yield {name: _simplify(value) for name, value in zip(names, row, strict=True)}
+        yield {name: simplify(value) for name, value in zip(names, row, strict=True)}
 
 
 def write_document(document: dict[str, Any]) -> None:
     """Write one JSON document as one line on stdout."""
-    click.echo(_encode(_simplify(document)))
+    click.echo(encode(simplify(document)))
 
 
 def _write_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
     separator = "[\n"
     for row in make_objects(columns, rows):
-        out.write(separator + _encode(row))
+        out.write(separator + encode(row))
         separator = ",\n"
     out.write("[]\n" if separator == "[\n" else "\n]\n")
 
@@ -133,31 +119,4 @@ def _tell_apart(columns: Sequence[str]) -> list[str]:
 def _write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(["" if value is None else _write_cell(value) for value in row] for row in rows)
-
-
-def _write_cell(value: Any) -> str:
-    """A value as text: lists and structs as JSON, all else as one would write it alone."""
-    if isinstance(value, (float, Decimal)):
-        return str(value)
-    plain = _simplify(value)
-    return plain if isinstance(plain, str) else _encode(plain)
-
-
-def _simplify(value: Any) -> Any:
-    """A value of the kinds that JSON knows."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, (float, Decimal)):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, (list, tuple)):
-        return [_simplify(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _simplify(item) for key, item in value.items()}
-    if isinstance(value, (datetime, date, time)):
-        return value.isoformat()
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def _encode(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    writer.writerows(["" if value is None else write_cell(value) for value in row] for row in rows)

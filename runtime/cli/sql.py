@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from runtime.cli.output import Form, output_options, write_rows
 from runtime.cli.run import DEFAULT_STORE
-from telemetry.errors import UsageError
-
-if TYPE_CHECKING:
-    import duckdb
 
 
 @click.command(
@@ -37,7 +32,7 @@ def command(statement: str, store: Path, form: Form) -> None:
     nor the network can be reached. Several statements may be given, such as `set variable run_id = '...'` before a
     query that reads it; the rows are those of the last.
     """
-    from queries import install_views
+    from queries import ask, install_views
     from telemetry.store import connect, restrict
 
     text = sys.stdin.read() if statement == "-" else statement
@@ -45,31 +40,5 @@ def command(statement: str, store: Path, form: Form) -> None:
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
         restrict(connected.con)
-        columns, rows = ask(connected.con, text)
-    write_rows(columns, rows, form)
-
-
-def ask(con: duckdb.DuckDBPyConnection, text: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The names and rows that the last statement of `text` gives; UsageError for what is no question.
-
-    Questions are SELECT in all its forms, EXPLAIN and, before another, SET VARIABLE. What DuckDB cannot run is a
-    UsageError with its own words.
-    """
-    import duckdb
-
-    types = duckdb.StatementType
-    questions = {types.SELECT, types.MULTI, types.EXPLAIN, types.SET}  # MULTI: a PIVOT
-    try:
-        statements = con.extract_statements(text)
-        if not statements:
-            raise UsageError("there is no SQL statement to run")
-        for statement in statements:
-            if statement.type not in questions:
-                raise UsageError(f"{statement.type.name} is no question, and the store can only be read")
-            con.execute(statement)
-        if statements[-1].type == types.SET:
-            raise UsageError("the last statement sets a variable and gives no rows; put a question after it")
-        return [name for name, *_ in con.description or ()], con.fetchall()
-    except duckdb.Error as error:
-        words = (line for line in str(error).splitlines() if line.strip(" ^"))
-        raise UsageError(f"DuckDB says: {' '.join(words)}") from error
+        result = ask(connected.con, text)
+    write_rows(result.columns, result.rows, form)

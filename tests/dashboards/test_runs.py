@@ -6,8 +6,10 @@ import duckdb
 import pytest
 
 from dashboards.report import find_kind, list_runs, resolve_run
+from dashboards.report.runs import list_states
 from telemetry.errors import RoundscopeError, UsageError
 from tests.queries.given import Given, step
+from tests.queries.simulate import insert
 from tests.queries.simulate_ncm import NcmSimulation
 
 
@@ -59,3 +61,26 @@ def test_a_run_of_the_generator_counts_and_is_known_by_its_kind(con: duckdb.Duck
     con.execute("delete from runs")
     assert resolve_run(con, None) == "run-2"
     assert find_kind(con, "run-2") == "ncm"
+
+
+def test_how_runs_stand(con: duckdb.DuckDBPyConnection) -> None:
+    """By their outcome, else by what is known of their writer, else not at all."""
+    for i, journal in enumerate(("a", "b", "c", "gone")):
+        Given(con, f"run-{i}")
+        con.execute("update runs set journal = ?, outcome = null where run_id = ?", [journal, f"run-{i}"])
+    counts = {"bytes_read": 0, "fingerprint": 0, "n_lines": 0, "n_torn": 0, "n_rejected": 0, "n_lost": 0}
+    writers = (("a", "running"), ("b", "ended"), ("c", "unknown"))
+    insert(con, "journals", [{"journal": journal, "writer": writer, **counts} for journal, writer in writers])
+    Given(con, "run-4")
+    states, n_runs = list_states(con, 4)
+    assert n_runs == 5
+    assert [(run.run_id, run.state) for run in states] == [
+        ("run-4", "complete"),
+        ("run-3", "not known: its line is lost"),
+        ("run-2", "not known: another machine writes it"),
+        ("run-1", "broken off"),
+    ]
+    assert list_states(con, 5)[0][-1].state == "going on"
+    assert {(run.kind, run.model, run.started and run.started.isoformat()) for run in states} == {
+        ("speculation", "scripted", "2023-11-14T22:13:20+00:00")
+    }

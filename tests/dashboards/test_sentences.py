@@ -127,6 +127,13 @@ def test_no_draft_length_is_named_under_five_prompts_or_without_a_forecast() -> 
     )
 
 
+@pytest.mark.parametrize("speedup", [None, float("nan"), float("inf")])
+def test_a_draft_length_without_a_price_is_none(speedup: float | None) -> None:
+    """No round of the drafter was timed: the forecast has nothing to multiply with."""
+    unpriced = forecast(1, 1) | {"predicted_seconds_per_token": 0.0, "predicted_speedup": speedup}
+    assert say_draft_length([forecast(0, 10, best=True), unpriced]) is None
+
+
 @pytest.mark.parametrize(
     ("steps", "said"),
     [

@@ -263,7 +263,16 @@ def test_a_run_without_drafters_says_so(con: duckdb.DuckDBPyConnection) -> None:
         "No drafter was measured in this run, so there is nothing to compare ordinary decoding with."
     )
     assert "Generations left out of the figures: 1 aborted: the process died." in page.paragraphs
-    assert [text for tag, text in page.headings if tag == "h2"] == ["Is the record whole?", "Where it ran"]
+    assert [text for tag, text in page.headings if tag == "h2"] == [
+        "What verification costs",
+        "At what draft length it would pay",
+        "Is the record whole?",
+        "Where it ran",
+    ]
+    assert page.paragraphs[1:3] == [
+        "What verification costs was not measured in this run; `roundscope calibrate` measures it.",
+        "No draft length was forecast in this run: its drafters cannot be, or it is not that far yet.",
+    ]
 
 
 def luminance(color: str) -> float:
