@@ -39,8 +39,8 @@ AT_ONCE = 2
 _MOST_BYTES = 4_000_000
 _MEMORY = "1GB"
 _ADDRESS_SPACE = 8 << 30
-_GRACE_S = 2.0
-"""For opening the store, and once more for an interrupted query to let go."""
+_GRACE_S = 5.0
+"""For starting and opening the store, which a busy machine takes its time for, and once more for letting go."""
 
 
 class Question(Struct, forbid_unknown_fields=True):
