@@ -13,6 +13,7 @@ BENCHMARKS = {
     "caches": ("benchmarks.caches", "run"),
     "stock": ("benchmarks.stock", "run"),
     "ncm": ("benchmarks.ncm", "run"),
+    "queries": ("benchmarks.queries", "run"),
 }
 
 

@@ -16,7 +16,11 @@
 --   predicted_accepted: tokens accepted in them [tokens]
 --   measured_accepted: tokens accepted in the measured ones [tokens]
 --   predicted_committed: tokens committed in the replayed rounds [tokens]
---   predicted_seconds_per_token: replayed rounds at the measured price of a round with so many proposed tokens [s]
+--   predicted_seconds_per_token: replayed rounds at the price of a round with so many proposed tokens: drafting as it
+--     was measured, and a straight line over what a forward of that width cost after the run, at the contexts measured
+--     there on average [s]
+--   priced_on: rounds that the line was fitted to: 'other lengths', or 'this length' where no other ran: then what was
+--     measured is no check of it
 --   measured_seconds_per_token: of the arm that ran at it [s]
 --   ordinary_seconds_per_token: ordinary decoding's on the same prompts [s]
 --   predicted_speedup: ordinary's over the predicted
@@ -81,23 +85,75 @@ replayed as (
         lateral (select least(a.accepted + 1, p.committable) as committed) as c
 ),
 
--- What a measured round takes beyond verifying: a constant, and a part per proposed token.
-rests as (
+-- What drafting takes: a constant, and a part per proposed token. Only where its own time was measured: `host_launch`
+-- tells nothing of the device's.
+drafting as (
+    select
+        regexp_replace(g.arm, ' m=\d+$', '') as spec,
+        case when var_pop(r.proposed) > 0 then regr_intercept(r.draft_ns, r.proposed) else avg(r.draft_ns) end as base,
+        case when var_pop(r.proposed) > 0 then regr_slope(r.draft_ns, r.proposed) else 0 end as per_token
+    from rounds as r
+    inner join generation_totals as g on r.generation_id = g.generation_id
+    where not g.warm_up and g.is_whole and g.drafter is not null and r.draft_basis in ('host', 'barrier')
+    group by all
+),
+
+-- Milliseconds of every measured round without drafting (y), and what its forward cost in the calibration (x); without
+-- one, its width. Sums and products of them by draft length are enough for a straight line over any choice of lengths.
+moments as (
     select
         a.spec,
-        case
-            when var_pop(r.proposed) > 0 then regr_intercept(r.t_round_ns - coalesce(v.ns, 0), r.proposed)
-            else avg(r.t_round_ns - coalesce(v.ns, 0))
-        end as base,
-        case
-            when var_pop(r.proposed) > 0 then regr_slope(r.t_round_ns - coalesce(v.ns, 0), r.proposed)
-            else 0
-        end as per_token
+        a.draft_length as m,
+        count(*) as n,
+        sum(x.x) as sum_x,
+        sum(y.y) as sum_y,
+        sum(x.x * x.x) as sum_xx,
+        sum(x.x * y.y) as sum_xy
     from rounds as r
     inner join whole as a on r.generation_id = a.generation_id
-    left join verify_prices as v on v.width = r.proposed + 1
+    left join drafting as d on a.spec = d.spec
+    left join verify_prices as v on v.width = least(r.proposed + 1, (select max(width) from verify_prices)),
+        lateral (select coalesce(v.ns / 1e6, r.proposed + 1) as x) as x,
+        lateral (
+            select (r.t_round_ns - greatest(coalesce(d.base + d.per_token * r.proposed, 0), 0)) / 1e6 as y
+        ) as y
     where a.drafter is not null
-    group by a.spec
+    group by all
+),
+
+-- A length is priced on the rounds of all others, so that what was measured at it is a check of the price.
+chosen as (
+    select
+        o.spec,
+        o.m,
+        bool_and(k.m <> o.m) as has_others,
+        sum(k.sum_x) / sum(k.n) as x,
+        sum(k.sum_y) / sum(k.n) as y,
+        sum(k.sum_xx) / sum(k.n) as xx,
+        sum(k.sum_xy) / sum(k.n) as xy
+    from (select distinct spec, unnest(range(1, longest + 1)) as m from outputs) as o
+    inner join (select *, count(*) over (partition by spec) as n_lengths from moments) as k
+        on o.spec = k.spec and (o.m <> k.m or k.n_lengths = 1)
+    group by o.spec, o.m
+),
+
+-- A round takes `scale` times its forward in the calibration, a constant, and drafting. Where widths or times do not
+-- vary enough to tell, it takes the forward once.
+prices as (
+    select
+        c.spec,
+        c.m,
+        c.has_others,
+        case
+            when c.xx - c.x * c.x > 1e-9 * c.x * c.x and c.xy > c.x * c.y
+                then (c.xy - c.x * c.y) / (c.xx - c.x * c.x)
+            else 1
+        end as scale,
+        c.y - scale * c.x as base,
+        coalesce(d.base, 0) as draft_base,
+        coalesce(d.per_token, 0) as draft_per_token
+    from chosen as c
+    left join drafting as d on c.spec = d.spec
 ),
 
 counted as (
@@ -123,11 +179,18 @@ predicted as (
         sum(r.n_rounds * r.proposed) as proposed,
         sum(r.accepted) as accepted,
         sum(r.committed)::double as committed,
-        sum(r.n_rounds * greatest(coalesce(v.ns, 0) + c.base + c.per_token * r.proposed, 0)) as t
+        any_value(c.has_others) as has_others,
+        sum(
+            r.n_rounds * greatest(
+                1e6 * (c.scale * coalesce(v.ns / 1e6, r.proposed + 1) + c.base)
+                + greatest(c.draft_base + c.draft_per_token * r.proposed, 0),
+                0
+            )
+        ) as t
     from counted as r
     inner join outputs as o on r.output = o.origin >> 32
-    left join rests as c on o.spec = c.spec
-    left join verify_prices as v on v.width = r.proposed + 1
+    left join prices as c on o.spec = c.spec and r.m = c.m
+    left join verify_prices as v on v.width = least(r.proposed + 1, (select max(width) from verify_prices))
     group by all
 ),
 
@@ -179,6 +242,7 @@ per_prompt as (
         p.accepted,
         p.committed,
         p.t,
+        p.has_others,
         o.t as ordinary_t,
         o.committed as ordinary_committed,
         x.n_rounds as measured_rounds,
@@ -216,6 +280,8 @@ sums as (
         case when count(measured_rounds) = count(*) then sum(measured_accepted)::bigint end as measured_accepted,
         sum(committed)::bigint as predicted_committed,
         sum(t) / nullif(sum(committed), 0) as per_token,
+        case when bool_and(has_others) then 'other lengths' when bool_or(not has_others) then 'this length' end
+            as priced_on,
         case when count(measured_rounds) = count(*) then sum(measured_t) / nullif(sum(measured_committed), 0) end
             as measured_per_token,
         sum(ordinary_t) / nullif(sum(ordinary_committed), 0) as ordinary_per_token,
@@ -273,6 +339,7 @@ select
     measured_accepted,
     predicted_committed,
     per_token / 1e9 as predicted_seconds_per_token,
+    priced_on,
     measured_per_token / 1e9 as measured_seconds_per_token,
     ordinary_per_token / 1e9 as ordinary_seconds_per_token,
     speedup as predicted_speedup,

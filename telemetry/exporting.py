@@ -38,10 +38,15 @@ class Taker(Protocol):
 
 @dataclass
 class Counts:
-    """What an export did. Spans, but for `already` and `unsampled`: generations."""
+    """What an export did. Spans, but for `already` and `unsampled`: generations.
+
+    for_good: of the refused, those that the receiver refused of what it took otherwise (partial success); by OTLP they
+    are not sent to it again.
+    """
 
     sent: int = 0
     refused: int = 0
+    for_good: int = 0
     failed: int = 0
     already: int = 0
     unsampled: int = 0
@@ -51,6 +56,7 @@ class Counts:
         """Count what became of a generation's spans."""
         self.sent += sent.sent
         self.refused += sent.refused
+        self.for_good += 0 if sent.again else sent.refused
         self.failed += sent.failed
         if sent.reason is not None:
             self.reasons[sent.reason] += sent.refused + sent.failed

@@ -50,9 +50,43 @@ class Failed(Struct, tag="failed", tag_field="type"):
     reason: Loss = "failed"
 
 
+class Losses(Struct):
+    """Of one destination: the generations that it has, and how many spans it refused, or were given up on, so far."""
+
+    destination: str
+    exported: set[str]
+    n_spans: int = 0
+
+
 Entry: TypeAlias = Destination | Exported | Failed
 decode_entry = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def read_losses(store: Path) -> Iterator[Losses]:
+    """What each destination that something was not delivered to lacks; cursors that cannot be read are left out."""
+    for path in sorted((store / FOLDER).glob("*.ndjson")):
+        losses: Losses | None = None
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except OSError:
+            continue
+        for line in lines:
+            try:
+                entry = decode_entry(line)
+            except msgspec.DecodeError:
+                continue  # its writer was killed in the middle of it
+            if isinstance(entry, Destination):
+                losses = Losses(entry.destination, set())
+            elif losses is None:
+                continue
+            elif isinstance(entry, Exported):
+                losses.exported.add(entry.generation_id)
+                losses.n_spans += entry.refused
+            else:
+                losses.n_spans += entry.spans
+        if losses is not None and losses.n_spans:
+            yield losses
 
 
 class Ledger:

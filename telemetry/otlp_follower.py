@@ -138,6 +138,7 @@ def main(arguments: list[str]) -> None:
         tell(
             sent=counts.sent,
             refused=counts.refused,
+            for_good=counts.for_good,
             failed=counts.failed,
             unsampled=counts.unsampled,
             reasons=dict(counts.reasons),

@@ -98,13 +98,15 @@ def say_draft_length(rows: Sequence[Row]) -> str | None:
             f"Draft length: {drafter} would pay for sure at none from 1 to {lengths[-1]['m']}; "
             f"it comes nearest at m={nearest['m']}: {_say_prediction(nearest)}"
         )
-    measured = [
-        f"m={row['m']} {say_duration(row['measured_seconds_per_token'])} "
-        f"(predicted {say_duration(row['predicted_seconds_per_token'])})"
-        for row in lengths
-        if row["measured_seconds_per_token"] is not None
-    ]
+    measured = [_say_measured(row) for row in lengths if row["measured_seconds_per_token"] is not None]
     return f"{said}; measured {_join(measured)}." if measured else f"{said}."
+
+
+def _say_measured(row: Row) -> str:
+    """What was measured, beside what was predicted from other lengths: from its own rounds it would be no check."""
+    said = f"m={row['m']} {say_duration(row['measured_seconds_per_token'])}"
+    own = row["priced_on"] != "other lengths"
+    return said if own else f"{said} (predicted from the others {say_duration(row['predicted_seconds_per_token'])})"
 
 
 def _say_prediction(row: Row) -> str:

@@ -21,7 +21,7 @@ KINDS = ("pays", "not-loses", "equal", "complete")
 @click.command(
     epilog="""\b
 Examples:
-  roundscope check --require pays:copy
+  roundscope check --require pays:copy-edit
   roundscope check --require 'not-loses:all:prompt-lookup m=8' --require equal --require complete
 """
 )

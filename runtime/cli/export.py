@@ -78,10 +78,13 @@ def command(
         else:
             counts = _to_receiver(stored, store, otlp or None)
     _say(counts, stored.n_open, as_json)
-    if counts.refused or counts.failed:
-        raise RoundscopeError(
-            f"{counts.refused + counts.failed} spans were not taken; the same command tries them again"
-        )
+    faults = []
+    if again := counts.refused - counts.for_good + counts.failed:
+        faults.append(f"{again} spans were not taken; the same command tries them again")
+    if counts.for_good:
+        faults.append(f"{counts.for_good} spans were refused for good by this receiver; another one may take them")
+    if faults:
+        raise RoundscopeError("; ".join(faults))
 
 
 def _to_receiver(stored: Stored, store: Path, endpoint: str | None) -> Counts:

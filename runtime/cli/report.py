@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from runtime.cli.output import Form, output_options, write_rows
 from runtime.cli.run import DEFAULT_STORE
 from telemetry.errors import UsageError
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 DEFAULT_QUERIES = {"speculation": "verdict", "ncm": "ncm_cache"}
 
@@ -70,9 +76,26 @@ def command(
             from rich.console import Console
 
             render_report(connected.con, chosen, Console(), None if store == DEFAULT_STORE else str(store))
+            for said in _find_undelivered(connected.con, chosen, store):
+                click.echo(f"note: {said}", err=True)
             return
         query = query or find(DEFAULT_QUERIES[find_kind(connected.con, chosen)])
         require_kind(connected.con, chosen, query)
         latest = "run_id" if any(variable.name == "run_id" for variable in query.variables) else "run_b"
         result = run(connected.con, query.name, **{latest: chosen})
         write_rows(result.columns, result.rows, form)
+
+
+def _find_undelivered(con: DuckDBPyConnection, run_id: str, store: Path) -> Iterator[str]:
+    """A sentence for every destination that has not got all spans of the run, after something went wrong there."""
+    from telemetry.ledger import read_losses
+
+    own = "select generation_id from generations where run_id = $1 union all "
+    own += "select generation_id from ncm_generations where run_id = $1"
+    ids = {generation_id for (generation_id,) in con.execute(own, [run_id]).fetchall()}
+    for losses in read_losses(store):
+        missing = len(ids - losses.exported)
+        if missing:
+            option = "--otlp" if "://" in losses.destination else "--otlp-json"
+            command = ["roundscope", "export", option, losses.destination, "--run", run_id, "--store", str(store)]
+            yield f"spans of {missing} generations are not at {losses.destination}; `{shlex.join(command)}` sends them"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from telemetry.logs import get_logger
+
 otlp_option = click.option(
     "--otlp",
     is_flag=False,
@@ -49,8 +51,21 @@ def sending_spans(endpoint: str | None, store: Path, journal: Path, run_id: str)
             click.echo(f"spans: the exporter ended before its time; {rest} sends what is missing", err=True)
         else:
             said = describe(summary["sent"], summary["refused"], summary["failed"], summary["reasons"])
-            missing = summary["refused"] or summary["failed"]
-            click.echo(said + (f"; {rest} tries again what was not delivered" if missing else ""), err=True)
+            again = summary["refused"] - summary["for_good"] + summary["failed"]
+            if again or summary["for_good"]:
+                get_logger().warning(
+                    "spans.not_delivered",
+                    sent=summary["sent"],
+                    refused=summary["refused"],
+                    failed=summary["failed"],
+                    reasons=list(summary["reasons"]),
+                    effect="the run's records are whole",
+                )
+            if again:
+                said += f"; {rest} tries again what was not delivered"
+            if summary["for_good"]:
+                said += f"; {summary['for_good']} were refused for good by this receiver"
+            click.echo(said, err=True)
 
 
 def describe(sent: int, refused: int, failed: int, reasons: dict[str, int]) -> str:

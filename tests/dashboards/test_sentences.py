@@ -88,7 +88,14 @@ def test_everything_that_is_missing_is_said() -> None:
     ]
 
 
-def forecast(m: int, milliseconds: float, measured: float | None = None, *, best: bool | None = False) -> Row:
+def forecast(
+    m: int,
+    milliseconds: float,
+    measured: float | None = None,
+    *,
+    best: bool | None = False,
+    priced_on: str = "other lengths",
+) -> Row:
     """A row of `draft_length` beside ordinary steps of 10 ms."""
     speedup = 10 / milliseconds
     return {
@@ -97,6 +104,7 @@ def forecast(m: int, milliseconds: float, measured: float | None = None, *, best
         "note": None,
         "predicted_seconds_per_token": milliseconds / 1e3,
         "measured_seconds_per_token": None if measured is None else measured / 1e3,
+        "priced_on": priced_on,
         "predicted_speedup": speedup,
         "predicted_speedup_low": None if m == 0 else speedup - 0.1,
         "predicted_speedup_high": None if m == 0 else speedup + 0.1,
@@ -108,8 +116,10 @@ def test_the_best_draft_length_is_said_beside_what_was_measured() -> None:
     rows = [forecast(0, 10), forecast(1, 9, 9.1), forecast(2, 8, best=True), forecast(3, 8.5, 8.25)]
     assert say_draft_length(rows) == (
         "Draft length: a would pay best at m=2: predicted 8.00 ms a token, speedup 1.25, 95 % interval 1.15 to 1.35; "
-        "measured m=1 9.10 ms (predicted 9.00 ms) and m=3 8.25 ms (predicted 8.50 ms)."
+        "measured m=1 9.10 ms (predicted from the others 9.00 ms) and m=3 8.25 ms (predicted from the others 8.50 ms)."
     )
+    alone = [forecast(0, 10), forecast(1, 9), forecast(2, 8, 8.0, best=True, priced_on="this length")]
+    assert str(say_draft_length(alone)).endswith("; measured m=2 8.00 ms.")
 
 
 def test_where_no_draft_length_pays_the_nearest_is_said() -> None:

@@ -26,6 +26,7 @@ class Work:
     accepted: int
     committed: float
     t: float
+    priced_on: str | None = None
 
 
 def replay(offered: Sequence[int], right: Sequence[int], m: int, budget: int) -> Replay:
@@ -51,18 +52,30 @@ def price_verification(costs: list[Row]) -> Price:
         for (low, at_low), (high, at_high) in pairwise(curve):
             if low <= width <= high:
                 return at_low + (at_high - at_low) * (width - low) / (high - low)
-        return next((ns for at, ns in curve if at == width), 0.0)
+        return curve[-1][1] if curve else width * 1e6
 
     return price
 
 
-def price_round(rounds: list[Row], verification: Price) -> Price:
-    """Nanoseconds of a round by tokens proposed: verification, and a least-squares line for the rest."""
-    x = [one["proposed"] for one in rounds]
-    y = [one["t_round_ns"] - verification(one["proposed"] + 1) for one in rounds]
+def price_drafting(rounds: list[Row]) -> Price:
+    """Nanoseconds of drafting by tokens proposed: a least-squares line over rounds in which it was timed by itself."""
+    timed = [one for one in rounds if one["draft_basis"] in ("host", "barrier")]
+    if not timed:
+        return lambda proposed: 0.0
+    x, y = [one["proposed"] for one in timed], [one["draft_ns"] for one in timed]
     slope = statistics.linear_regression(x, y).slope if len(set(x)) > 1 else 0.0
     base = statistics.fmean(y) - slope * statistics.fmean(x)
-    return lambda proposed: max(verification(proposed + 1) + base + slope * proposed, 0.0)
+    return lambda proposed: max(base + slope * proposed, 0.0)
+
+
+def price_round(rounds: list[Row], verification: Price, drafting: Price) -> Price:
+    """Nanoseconds of a round by tokens proposed: drafting, and a least-squares line over the forward's price."""
+    x = [verification(one["proposed"] + 1) for one in rounds]
+    y = [one["t_round_ns"] - drafting(one["proposed"]) for one in rounds]
+    slope = statistics.linear_regression(x, y).slope if len(set(x)) > 1 else 0.0
+    slope = slope if slope > 0 else 1.0
+    base = statistics.fmean(y) - slope * statistics.fmean(x)
+    return lambda proposed: max(slope * verification(proposed + 1) + base + drafting(proposed), 0.0)
 
 
 def draft_length(data: Recomputed) -> Iterator[Row]:
@@ -104,20 +117,30 @@ def _sum_measured(data: Recomputed, mine: list[Row]) -> dict[tuple[int, str, str
 
 
 def _predict(data: Recomputed, spec: str, mine: list[Row], whole: list[Row]) -> dict[tuple[int, str, str], Work | None]:
-    own = [one for g in mine for one in data.by_generation[g["generation_id"]]]
     generations = {g["generation_id"]: g for g in whole}
-    price = price_round(own, price_verification(data.verify_costs))
+    verification, drafting = price_verification(data.verify_costs), price_drafting(_find_all(data, spec))
     found: dict[tuple[int, str, str], Work | None] = {}
     for forecast in data.forecasts:
         g = generations.get(forecast["generation_id"])
         if g is None or forecast["spec"] != spec:
             continue
         for m in range(1, forecast["longest"] + 1):
+            others = [g for g in mine if g["draft_length"] != m]
+            fitted = [one for g in others or mine for one in data.by_generation[g["generation_id"]]]
+            price = price_round(fitted, verification, drafting)
             rounds = replay(forecast["offered"], forecast["right"], m, g["max_tokens"])
             proposed, accepted, committed = map(sum, zip(*rounds, strict=True))
             t = math.fsum(price(one[0]) for one in rounds)
-            found[m, g["prompt_id"], g["class"]] = Work(len(rounds), proposed, accepted, committed, t)
+            on = "other lengths" if others else "this length"
+            found[m, g["prompt_id"], g["class"]] = Work(len(rounds), proposed, accepted, committed, t, on)
     return found
+
+
+def _find_all(data: Recomputed, spec: str) -> list[Row]:
+    """All its rounds, those of attributed timing among them."""
+    arms = {g["arm"] for g in data.generations if g["drafter"] and g["arm"].rpartition(" m=")[0] == spec}
+    chosen = [g for arm in arms for timing in ("fused", "attributed") for g in data.whole(arm, "all", timing)]
+    return [one for g in chosen for one in data.by_generation[g["generation_id"]]]
 
 
 def _judge(
@@ -164,6 +187,7 @@ def _compare(m: int, prompts: list[tuple[Work | None, Work | None, tuple[float, 
         "measured_accepted": sum(w.accepted for w in ran) if ran else None,
         "predicted_committed": None,
         "predicted_seconds_per_token": None,
+        "priced_on": None,
         "measured_seconds_per_token": sum(w.t for w in ran) / sum(w.committed for w in ran) / 1e9 if ran else None,
         "ordinary_seconds_per_token": ordinary / 1e9,
     }
@@ -188,6 +212,7 @@ def _compare(m: int, prompts: list[tuple[Work | None, Work | None, tuple[float, 
         "predicted_accepted": sum(w.accepted for w, _ in works),
         "predicted_committed": int(c),
         "predicted_seconds_per_token": t / c / 1e9,
+        "priced_on": works[0][0].priced_on,
         "predicted_speedup": speedup,
         "predicted_speedup_low": None if half is None else speedup * math.exp(-half),
         "predicted_speedup_high": None if half is None else speedup * math.exp(half),

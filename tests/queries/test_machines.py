@@ -13,7 +13,7 @@ import queries
 from telemetry.schema import create_schema
 from tests.conftest import ROOT, child_environment
 from tests.queries.given import MS, Given, spec, step
-from tests.queries.simulate import Row, Simulation, insert
+from tests.queries.simulate import Arm, Row, Simulation, insert
 
 LOOKUP = ("prompt-lookup", 4)
 
@@ -210,6 +210,41 @@ def test_draft_lengths_with_known_answers(con: duckdb.DuckDBPyConnection) -> Non
     assert rows[2]["measured_seconds_per_token"] == pytest.approx(0.0046)
     assert [row["predicted_verdict"] for row in rows] == [None, *["pays"] * 4]
     assert {row["note"] for row in rows} == {None}
+
+
+def test_what_was_measured_at_a_length_has_no_part_in_its_price(con: duckdb.DuckDBPyConnection) -> None:
+    """Slower rounds at m = 4 leave its own prediction alone and raise those of the others; a dearer forward raises all
+    that need it."""
+
+    def predict() -> dict[int, float]:
+        rows = ask(con, "draft_length")
+        assert {(row["m"], row["priced_on"]) for row in rows if row["m"]} == {
+            (m, "other lengths") for m in range(1, simulation.longest + 1)
+        }
+        return {row["m"]: row["predicted_seconds_per_token"] for row in rows if row["class"] == "all"}
+
+    arms = (Arm(), Arm("prompt-lookup", 2, rate=0.7), Arm("prompt-lookup", 4, rate=0.7))
+    simulation = Simulation(arms=arms)
+    simulation.fill(con)
+    before = predict()
+    con.execute(
+        "update rounds set t_round_ns = 3 * t_round_ns where generation_id in "
+        "(select generation_id from generations where draft_length = 4)"
+    )
+    slower = predict()
+    assert slower[4] == pytest.approx(before[4], rel=1e-9)
+    assert slower[2] > 2 * before[2]
+    con.execute("update verify_costs set verify_ns = 10 * verify_ns where width >= 8")
+    dearer = predict()
+    assert dearer[2] == pytest.approx(slower[2], rel=1e-9)
+    assert dearer[7] > 1.5 * slower[7]
+
+
+def test_a_single_length_is_no_check_of_its_price(con: duckdb.DuckDBPyConnection) -> None:
+    Simulation().fill(con)
+    rows = [row for row in ask(con, "draft_length") if row["class"] == "all" and row["m"]]
+    assert {row["priced_on"] for row in rows if row["m"] == 4} == {"this length"}
+    assert {row["priced_on"] for row in rows if row["m"] != 4} == {"other lengths"}
 
 
 def test_zero_drafts_have_no_chance_to_be_seen(con: duckdb.DuckDBPyConnection) -> None:

@@ -122,8 +122,10 @@ def test_it_goes_on_where_it_was_broken_off(capsys: pytest.CaptureFixture[str], 
 
 def test_a_partial_success_is_counted(capsys: pytest.CaptureFixture[str], store: Path) -> None:
     with receiving(rejects=1) as receiver:
-        code, counts, _ = _export(capsys, store, "--otlp", receiver.endpoint)
+        code, counts, err = _export(capsys, store, "--otlp", receiver.endpoint)
         assert (code, counts["sent"], counts["refused"]) == (1, N_SPANS - 12, 12)
+        assert "error: 12 spans were refused for good by this receiver; another one may take them" in err
+        assert "tries them again" not in err
         assert counts["reasons"] == {"too many": 12}
         assert _export(capsys, store, "--otlp", receiver.endpoint)[1] == {**NOTHING, "generations_already_there": 12}
 
