@@ -175,3 +175,14 @@ def test_outputs_that_differ_are_noted(con: duckdb.DuckDBPyConnection) -> None:
             given.add(LOOKUP, f"p{i}", [spec(11, 4, 4)] * 2, timing="attributed")
     note = "1 of 4 outputs differ from ordinary decoding beyond a near tie"
     assert ask(con, "n_equal", "n_compared", "note") == [(2, 4, note)]
+
+
+def test_a_long_bad_and_a_short_good_generation_are_pooled(con: duckdb.DuckDBPyConnection) -> None:
+    """Seconds over tokens of both together: the mean of their ratios would say 2.75 times as fast."""
+    with Given(con) as given:
+        for prompt, tokens, gain in (("long", 100, 0.5), ("short", 10, 5.0)):
+            given.add(None, prompt, [step(10)] * tokens)
+            given.add(("a", 4), prompt, [spec(50 / gain, 4, 4)] * (tokens // 5))
+    result = queries.run(con, "verdict")
+    [row] = [dict(zip(result.columns, row, strict=True)) for row in result.rows if "all" in row]
+    assert row["speedup"] == pytest.approx((1100 / 110) / (2020 / 110))

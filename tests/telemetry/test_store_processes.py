@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from telemetry.store import DATABASE, connect, load
 from tests.conftest import ROOT, child_environment, run_python
 from tests.telemetry.stores import column, dump_file
 
+N_WRITERS = 10
 PREAMBLE = """
 import os, sys, time
 from pathlib import Path
@@ -117,7 +118,7 @@ WRITER = (
     + """
 print("recorded", flush=True)
 sys.stdin.readline()
-for n in range(20):
+for n in range(6):
     journal.write(generation(f"{name}-{n}"))
     for record in rounds(f"{name}-{n}", 30):
         journal.write(record)
@@ -130,13 +131,9 @@ load(store, patience_s=300)
 
 def test_several_processes_record_into_one_store_while_others_load_it(tmp_path: Path) -> None:
     """Each load sees a state that was; in the end all is there once, as if it had been loaded at once."""
-    names = ["a", "b", "c"]
-    with (
-        start(WRITER, str(tmp_path), "a") as a,
-        start(WRITER, str(tmp_path), "b") as b,
-        start(WRITER, str(tmp_path), "c") as c,
-    ):
-        children = [a, b, c]
+    names = [f"writer-{n}" for n in range(N_WRITERS)]
+    with ExitStack() as stack:
+        children = [stack.enter_context(start(WRITER, str(tmp_path), name)) for name in names]
         for child in children:
             assert child.stdin is not None
             child.stdin.write("go\n")
@@ -149,11 +146,11 @@ def test_several_processes_record_into_one_store_while_others_load_it(tmp_path: 
                 assert column(connected.con, beheaded) == [0]
                 torn = "SELECT sum(n_torn) + sum(n_rejected) FROM journals"
                 assert column(connected.con, torn) == [0]
-        assert [child.returncode for child in children] == [0, 0, 0]
+        assert [child.returncode for child in children] == [0] * N_WRITERS
     assert seen == sorted(seen)
     found = generations(tmp_path)
     assert found == sorted(
-        [(name, "length", 0) for name in names] + [(f"{name}-{n}", "length", 30) for name in names for n in range(20)]
+        [(name, "length", 0) for name in names] + [(f"{name}-{n}", "length", 30) for name in names for n in range(6)]
     )
     tables = dump_file(tmp_path)
     (tmp_path / DATABASE).unlink()
