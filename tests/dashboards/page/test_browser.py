@@ -10,6 +10,7 @@ from dashboards.page import render_page
 from tests.dashboards.browser import Browser, browsing
 from tests.dashboards.page.pages import fill
 from tests.queries.simulate import open_store
+from tests.queries.simulate_ncm import NcmSimulation
 
 A4 = 718
 """Pixels between the margins of a sheet."""
@@ -27,8 +28,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield started
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])
-def test_nothing_is_too_wide_overlaps_or_cannot_be_read(browser: Browser, width: int, scheme: str) -> None:
+@pytest.fixture(scope="module")
+def ncm_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser that has opened the page about a run of the coarse-to-fine generator."""
+    folder = tmp_path_factory.mktemp("ncm-browser")
+    with browsing(folder) as started:
+        with open_store() as con:
+            NcmSimulation().fill(con)
+            (folder / "page.html").write_text(render_page(con, "run-1"), encoding="utf-8")
+        started.open((folder / "page.html").as_uri())
+        yield started
+
+
+def check_looks(browser: Browser, width: int, scheme: str) -> None:
     browser.resize(width, scheme)
     assert (browser.look(), browser.complaints) == (
         {
@@ -43,6 +55,16 @@ def test_nothing_is_too_wide_overlaps_or_cannot_be_read(browser: Browser, width:
         },
         [],
     )
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])
+def test_nothing_is_too_wide_overlaps_or_cannot_be_read(browser: Browser, width: int, scheme: str) -> None:
+    check_looks(browser, width, scheme)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+def test_nor_on_the_page_of_a_coarse_to_fine_run(ncm_browser: Browser, width: int, scheme: str) -> None:
+    check_looks(ncm_browser, width, scheme)
 
 
 def test_everything_is_reached_by_keyboard_and_shows_its_focus(browser: Browser) -> None:
