@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.report.completeness import say_completeness
-from dashboards.report.ncm_sentences import say_cache, say_exit, say_memory, say_work
+from dashboards.report.ncm_sentences import say_alone, say_cache, say_exit, say_memory, say_work
 from dashboards.report.printing import STYLES, say
 from dashboards.report.rows import POOLED, Row, fetch
 
@@ -30,7 +30,12 @@ def render_ncm(con: DuckDBPyConnection, run_id: str, console: Console) -> None:
         n_pairs = max(row["n_pairs"] for row in levels)
         say(console, f"By level, from {n_pairs} attributed pairs; positions are those of a layer and sample:", "dim")
         console.print(_make_table(levels))
-    for row in fetch(con, "ncm_exit", run_id):
+    arms = fetch(con, "ncm_exit", run_id)
+    if rows:
+        console.print()
+    for row in (row for row in arms if row["against"] is None):
+        say(console, say_alone(row))
+    for row in (row for row in arms if row["against"] is not None):
         console.print()
         say(console, say_exit(row), STYLES[row["verdict"]])
     console.print()

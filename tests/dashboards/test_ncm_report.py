@@ -42,6 +42,13 @@ level cached uncached speedup    cached  uncached
     1   0.21     1.83    8.71         9        90
     2   1.65     3.27    1.98        81       162
 
+cache solved 8 of 14 (57.1%), 3.73 ms a generation, 3.26 ms a solved sample.
+cache exit solved 14 of 14 (100.0%), 2.71 ms a generation, 1.35 ms a solved
+sample.
+no-cache solved 8 of 14 (57.1%), 6.97 ms a generation, 6.10 ms a solved sample.
+no-cache exit solved 14 of 14 (100.0%), 4.33 ms a generation, 2.16 ms a solved
+sample.
+
 cache exit pays: 2.41 times as fast as cache (speedup 2.41, 95 % interval 1.40
 to 4.15, 7 batches), 1.35 ms a solved sample instead of 3.26 ms; solved 100.0%
 instead of 57.1%, with 2.0 levels a sample instead of 3.0. Mind that the exit
@@ -95,6 +102,11 @@ level cached uncached speedup    cached  uncached
     1   0.07     0.17    2.43         2         7
     2   0.11     0.21    1.91         4         9
 
+cache solved 0 of 14 (0.0%), 530 us a generation.
+cache exit solved 0 of 14 (0.0%), 830 us a generation.
+no-cache solved 0 of 14 (0.0%), 730 us a generation.
+no-cache exit solved 0 of 14 (0.0%), 1.03 ms a generation.
+
 cache exit has no verdict against cache; solved 0.0% instead of 0.0%, with 3.0
 levels a sample instead of 3.0. No time per solved sample where none was solved.
 Mind that the exit changes which outputs are selected.
@@ -123,7 +135,25 @@ def test_a_run_of_one_arm_has_nothing_to_compare(con: duckdb.DuckDBPyConnection,
 The prefix cache of scripted has no verdict against uncached. No verdict under 5
 batches that were completed fused, cached and uncached, here 0.
 
+cache solved 7 of 10 (70.0%), 530 us a generation, 378 us a solved sample.
+
 Recorded: 6 generations (1 for warm-up) with 18 levels.
 Codes: 5 of 5 are the uncached generator's.
 """
     )
+
+
+def test_arms_with_the_exit_alone_are_told_and_listed(con: duckdb.DuckDBPyConnection, show: Show) -> None:
+    NcmSimulation(arms=((True, "verified"),), n_batches=1, n_attributed=3, noise=0.0).fill(con)
+    page = show(lambda console: render_report(con, "run-1", console))
+    assert "\ntiming    fused, seed 0\n\ncache exit has no figures. No generation was completed fused.\n\n" in page
+    following = ("ncm_exit", "completeness")
+    assert page.endswith("\nNext:\n" + "".join(f"  roundscope report {name} --run run-1\n" for name in following))
+
+
+def test_an_arm_that_nobody_checked_has_a_time(con: duckdb.DuckDBPyConnection, show: Show) -> None:
+    simulation = NcmSimulation(arms=((False, "none"),), noise=0.0)
+    generations, levels = simulation.rows()
+    fill(con, simulation.run_row(), [generation | {"n_solved": None} for generation in generations], levels)
+    page = show(lambda console: render_ncm(con, "run-1", console))
+    assert "\nno-cache was not checked, 730 us a generation.\n" in page
