@@ -8,11 +8,11 @@
 --   run_id: id of the run
 --   config: name of the configuration
 --   arm: what was done
---   against: what it is compared with, where it has the exit; `cache exit` against `no-cache` is both measures together;
---     NULL: nothing, the row is about the arm by itself, and so are its figures
+--   against: what an arm with the exit is compared with; `cache exit` against `no-cache` is both measures together;
+--     NULL: nothing, the row's figures are of the arm by itself
 --   selection: that the exit changes which outputs are selected, in every row
---   n_generations: generations of the arm, whole, fused, without warm-up; with `against`, those that have a partner there
---     on the same batch, seed and repeat
+--   n_generations: generations of the arm, whole, fused, without warm-up; with `against`, those that have a partner
+--     there on the same batch, seed and repeat
 --   n_batches: different batches among them, which the interval is over
 --   n_samples: samples of these generations; with `against`, on either side
 --   verdict: pays, loses or indistinguishable, by the 95 % interval of the speedup; NULL: none, and `note` says why

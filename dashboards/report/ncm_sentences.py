@@ -45,7 +45,7 @@ def say_memory(row: Row) -> str:
 
 
 def say_alone(row: Row) -> str:
-    """A row of `ncm_exit` about an arm by itself: how many it solved, and what a generation and a solved sample cost."""
+    """A row of `ncm_exit` about an arm by itself: how many it solved, and what that took."""
     if not row["n_generations"]:
         return _end(f"{row['arm']} has no figures", row)
     said = "was not checked" if row["n_solved"] is None else f"solved {row['n_solved']} of {row['n_samples']}"

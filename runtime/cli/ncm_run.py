@@ -169,7 +169,8 @@ def _print_plan(model: NcmModel, plan: Plan, dry_run: bool) -> None:
         f"samples   {len(plan.samples.conditioning)}: {plan.samples.name}, in batches of {request.batch}\n"
         f"arms      {', '.join(arm.name for arm in plan.arms)}{exits}\n"
         f"amount    {say_count(len(plan.arms), 'arm')} x {say_count(len(plan.batches), 'batch', 'batches')} x "
-        f"{say_count(request.repeats, 'repeat')}; with warm-up and attributed pass {say_count(plan.n_generations, 'generation')}\n"
+        f"{say_count(request.repeats, 'repeat')}; with warm-up and attributed pass "
+        f"{say_count(plan.n_generations, 'generation')}\n"
         f"time      about {say_duration(seconds)}; less where cache or exit pay",
         err=not dry_run,
     )

@@ -156,7 +156,8 @@ def test_every_arm_is_told_and_the_next_command_has_its_rows(
     _, out, _ = run(capsys, config, *sides)
     told = [line for line in out.splitlines() if " solved 6 of 6 (100.0%), " in line]
     assert [line.partition(" solved ")[0] for line in told] == arms
-    assert all(re.search(r"\), [\d.]+ (us|ms|s) a generation, [\d.]+ (us|ms|s) a solved sample\.$", line) for line in told)
+    times = re.compile(r"\), [\d.]+ (us|ms|s) a generation, [\d.]+ (us|ms|s) a solved sample\.$")
+    assert all(times.search(line) for line in told)
     _, *words = shlex.split(out.splitlines()[-1].partition("next: ")[2])
     assert words[:2] == ["report", query]
     code, rows, _ = call(capsys, *words, "--json")
