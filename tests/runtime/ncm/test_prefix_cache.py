@@ -223,6 +223,21 @@ def test_a_cache_serves_one_model_and_one_batch_until_it_is_closed() -> None:
         cache.check(model, 2)
 
 
+@pytest.mark.parametrize(("n_keys", "n_values"), [(6, 6), (8, 6), (6, 4)], ids=["as they should be", "more", "fewer"])
+def test_bytes_are_those_of_the_keys_and_values_that_came(n_keys: int, n_values: int) -> None:
+    model = tiny_model()
+    cache = PrefixCache(model, draw_conditioning(TINY, 3))
+    assert cache.nbytes == 0
+    for layer in range(TINY.n_layers):
+        cache.extend(layer, mx.zeros((3, 2, n_keys, 8)), mx.zeros((3, 2, n_values, 8)))
+    # One position of each is the first level's; the room of five for the longest level is nobody's.
+    kept = 2 * 2 * 8 * 4 * (n_keys - 1 + n_values - 1)
+    assert cache.nbytes == 3 * kept
+    assert sum(array.nbytes for array in cache.arrays) == 3 * 2 * 2 * 8 * 4 * 2 * (5 + 5)
+    cache.compact(mx.array([0, 2]), 2)
+    assert cache.nbytes == 2 * kept
+
+
 def test_another_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, conditioning = tiny_model(), draw_conditioning(TINY, 2)
     kept = generate(model, conditioning, keep_prefix=True).prefix
