@@ -61,7 +61,9 @@ class Tee:
 
 
 def run() -> bool:
-    """Print the ratios of every configuration and batch; True if sudoku-e20 reaches its aims and keeps its limits."""
+    """Print the ratios of every configuration and batch; True if sudoku-e20 reaches its aims and keeps its limits, and
+    all codes are equal.
+    """
     from runtime.ncm import load_model
 
     good = []
@@ -190,7 +192,8 @@ def _show(config: NcmConfig, batch: int, times: Times) -> bool:
         f"    peak memory {peaks[0]:.2f} MB cached, {peaks[1]:.2f} MB uncached; "
         f"payload by the formula {count_payload_bytes(config, batch) / MEGA:.2f} MB"
     )
-    print(f"    equal codes: {times.n_equal} of {SAMPLES * REPEATS}", flush=True)
+    equal = times.n_equal == SAMPLES * REPEATS
+    print(f"    equal codes: {times.n_equal} of {SAMPLES * REPEATS}{'' if equal else ': a fault'}", flush=True)
     if aim is None:
-        return True
-    return speedup.value >= aim and over.value <= FORWARDS_LIMIT and recording <= RECORDING_LIMIT
+        return equal
+    return equal and speedup.value >= aim and over.value <= FORWARDS_LIMIT and recording <= RECORDING_LIMIT

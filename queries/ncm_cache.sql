@@ -31,7 +31,7 @@
 --   uncached_allowed_formula: the same by the formula: sum (p + r[k] + l[k] l[k])
 --   cached_computed: query/key pairs a head and layer of the shapes that ran for a sample, cached [pairs]
 --   uncached_computed: the same uncached [pairs]
---   kv_bytes: most that the prefix cache held [bytes]
+--   kv_bytes: most that the prefix's kept keys and values took, without the room for a level's beside them [bytes]
 --   kv_bytes_formula: payload of the largest batch: 2 layers batch P heads head_dim bytes-a-value [bytes]
 --   cached_peak_bytes: most that MLX held in a cached generation; NULL for a level [bytes]
 --   uncached_peak_bytes: the same uncached [bytes]

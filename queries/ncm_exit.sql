@@ -1,25 +1,27 @@
 -- name: ncm_exit
--- summary: coarse-to-fine generations with verified exit against those without: time per solved sample, quality
--- question: Does ending a sample at its first valid partial decode pay per solved sample, and at what quality?
+-- summary: every arm of a coarse-to-fine run: samples solved, time; and those with verified exit against those without
+-- question: How many does an arm solve, in what time; does ending a sample at its first valid partial decode pay?
 -- runs: ncm
 -- variables:
 --   run_id: id of the run; default: the latest
 -- columns:
 --   run_id: id of the run
 --   config: name of the configuration
---   arm: what was done, with the exit
---   against: what it is compared with; `cache exit` against `no-cache` is both measures together
+--   arm: what was done
+--   against: what an arm with the exit is compared with; `cache exit` against `no-cache` is both measures together;
+--     NULL: nothing, the row's figures are of the arm by itself
 --   selection: that the exit changes which outputs are selected, in every row
---   n_pairs: generations of both on the same batch, seed and repeat, both whole, fused, without warm-up
+--   n_generations: generations of the arm, whole, fused, without warm-up; with `against`, those that have a partner
+--     there on the same batch, seed and repeat
 --   n_batches: different batches among them, which the interval is over
---   n_samples: samples of these generations on either side
+--   n_samples: samples of these generations; with `against`, on either side
 --   verdict: pays, loses or indistinguishable, by the 95 % interval of the speedup; NULL: none, and `note` says why
 --   speedup: seconds per solved sample of `against` over the arm's, each a ratio of sums over the batches
 --   speedup_low: lower end of its 95 % interval: delta method, Student's t over batches
 --   speedup_high: upper end of it
 --   solved_seconds: seconds per solved sample of the arm; the time of those not solved is in it [s]
 --   against_solved_seconds: the same of `against` [s]
---   n_solved: samples whose output the checker found valid
+--   n_solved: samples whose output the checker found valid; NULL: no checker
 --   against_n_solved: the same of `against`
 --   solved_share: n_solved over n_samples
 --   against_solved_share: the same of `against`
@@ -42,8 +44,15 @@ with arms as (
     where not warm_up
 ),
 
--- An arm that could not be paired has a row too, against what it should have been paired with.
+-- Every arm by itself; those with the exit also against those without, even where no generations could be paired.
 wanted as (
+    select
+        config,
+        config_digest,
+        arm,
+        null::varchar as against
+    from arms
+    union all
     select
         a.config,
         a.config_digest,
@@ -64,6 +73,28 @@ compared as (
     where level is null and timing = 'fused'
 ),
 
+alone as (
+    select
+        config_digest,
+        arm,
+        count(*) as n_pairs,
+        count(distinct batch_id) as n_batches,
+        sum(batch)::double as n_samples,
+        sum(t) as t,
+        sum(n_solved)::double as n_solved,
+        sum(t) / nullif(sum(n_solved), 0) as per_solved,
+        sum(n_sample_levels)::double as n_sample_levels
+    from ncm_work
+    where level is null and timing = 'fused'
+    group by config_digest, arm
+),
+
+figures as (
+    select * from compared
+    union all by name
+    select * from alone
+),
+
 checking as (
     select
         config_digest,
@@ -80,7 +111,7 @@ select
     w.arm,
     w.against,
     'the exit changes which outputs are selected' as selection,
-    coalesce(c.n_pairs, 0) as n_pairs,
+    coalesce(c.n_pairs, 0) as n_generations,
     coalesce(c.n_batches, 0) as n_batches,
     coalesce(c.n_samples, 0)::bigint as n_samples,
     c.solved_verdict as verdict,
@@ -103,7 +134,8 @@ select
     nullif(concat_ws(
         '; ',
         case
-            when coalesce(c.n_batches, 0) < 5
+            when w.against is null and c.n_pairs is null then 'no generation was completed fused'
+            when w.against is not null and coalesce(c.n_batches, 0) < 5
                 then printf('no verdict under 5 batches that both completed fused, here %d', coalesce(c.n_batches, 0))
         end,
         case when c.n_solved = 0 or c.against_n_solved = 0 then 'no time per solved sample where none was solved' end,
@@ -113,6 +145,7 @@ select
         end
     ), '') as note
 from wanted as w
-left join compared as c on w.config_digest = c.config_digest and w.arm = c.arm and w.against = c.against
+left join figures as c
+    on w.config_digest = c.config_digest and w.arm = c.arm and w.against is not distinct from c.against
 left join checking as k on w.config_digest = k.config_digest and w.arm = k.arm
-order by w.config, w.config_digest, w.arm, w.against;
+order by w.config, w.config_digest, w.against is not null, w.arm, w.against;

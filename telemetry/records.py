@@ -366,7 +366,10 @@ class NcmEnd(Struct, tag="ncm_end", tag_field="type", kw_only=True, omit_default
     decode_basis: Annotated[Basis | None, about("what decode_ns was timed by")] = None
     check_basis: Annotated[Basis | None, about("what check_ns was timed by")] = None
     peak_memory_bytes: Annotated[Count, about("MLX's peak memory during the generation", "bytes")]
-    kv_bytes: Annotated[Count, about("most that the prefix cache held", "bytes")]
+    kv_bytes: Annotated[
+        Count,
+        about("most that the prefix's kept keys and values took, without the room for a level's beside them", "bytes"),
+    ]
     codes_digest: Annotated[str, about("sha256 over the codes of all levels and samples")]
     error_type: Annotated[str | None, about("class of the exception, if it failed")] = None
 
@@ -402,7 +405,9 @@ class LevelRecord(Struct, tag="level", tag_field="type", omit_defaults=True, gc=
     prefix_reused: Annotated[Count, about("prefix positions whose kept states each layer read instead", "positions")]
     pairs_allowed: Annotated[Count, about("query/key pairs the masks allow a head, over layers and samples", "pairs")]
     pairs_computed: Annotated[Count, about("query/key pairs of the shapes that ran, over layers and samples", "pairs")]
-    kv_bytes: Annotated[Count, about("what the prefix cache held after the level", "bytes")]
+    kv_bytes: Annotated[
+        Count, about("what the prefix's kept keys and values took, without the room for a level's beside them", "bytes")
+    ]
     syncs: Annotated[Count, about("device synchronisations")]
     n_exited: Annotated[Count, about("samples whose partial decode was valid, and which left after this level")]
     forward_ns: Annotated[Count, about("the generator's forward", "ns")]

@@ -40,6 +40,14 @@ def find_imports(path: Path) -> Iterator[str]:
             yield (node.module or "").partition(".")[0]
 
 
+def find_names(source: str) -> set[str]:
+    """Every name, attribute and imported name in a module's source."""
+    nodes = [*ast.walk(ast.parse(source))]
+    named = {node.id for node in nodes if isinstance(node, ast.Name)}
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return named | attributes | {node.name for node in nodes if isinstance(node, ast.alias)}
+
+
 @pytest.mark.parametrize("place", MAY_IMPORT)
 def test_dependencies_point_one_way(place: str) -> None:
     package = place.partition("/")[0]
@@ -47,6 +55,15 @@ def test_dependencies_point_one_way(place: str) -> None:
     ours = {*PACKAGES, "benchmarks", "tests"} - {package} - MAY_IMPORT[place]
     assert paths
     assert {path.relative_to(ROOT).as_posix(): found for path in paths if (found := ours & {*find_imports(path)})} == {}
+
+
+def test_nothing_of_the_generator_is_compiled() -> None:
+    """Its stages are measured with MLX's compilation off (docs/ncm.md): nothing there asks for it."""
+    paths = [*(ROOT / "runtime" / "ncm").rglob("*.py"), ROOT / "runtime" / "device.py"]
+    assert len(paths) > 20
+    assert [path.name for path in paths if "compile" in find_names(path.read_text(encoding="utf-8"))] == []
+    asking = ("@mx.compile\ndef f(): ...", "f = mx.compile(f)", "from mlx.core import compile as c")
+    assert all("compile" in find_names(source) for source in asking)
 
 
 @pytest.fixture(scope="module")

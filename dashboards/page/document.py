@@ -19,7 +19,7 @@ from dashboards.page.templates import fill_in
 from dashboards.report.completeness import say_completeness
 from dashboards.report.generations import Recorded, read_generation
 from dashboards.report.heading import describe_run
-from dashboards.report.ncm_sentences import say_cache, say_exit, say_memory, say_work
+from dashboards.report.ncm_sentences import say_alone, say_cache, say_exit, say_memory, say_work
 from dashboards.report.ranks import say_ranks
 from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rounds import show_generation
@@ -109,13 +109,14 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
 def _make_ncm(con: DuckDBPyConnection, run_id: str, generation: str | None) -> tuple[str, list[Section]]:
     if generation is not None:
         raise UsageError(f"run {run_id} has levels and no rounds; `roundscope show {generation}` prints a generation")
-    rows, exits = _ask(con, "ncm_cache", run_id), _ask(con, "ncm_exit", run_id)
+    rows, arms = _ask(con, "ncm_cache", run_id), _ask(con, "ncm_exit", run_id)
     pooled = [row for row in rows if row["level"] == POOLED]
     measured = [row for row in pooled if row["n_pairs"]]
     details = [say(row) for row in measured for say in (say_work, say_memory)]
     sections = [
         _section("cache", "The prefix cache by level", details, ncm.make_levels(rows)),
-        _section("exit", "The verified exit", [say_exit(row) for row in exits], []),
+        _section("arms", "Arm by arm", [say_alone(row) for row in arms if row["against"] is None], []),
+        _section("exit", "The verified exit", [say_exit(row) for row in arms if row["against"] is not None], []),
     ]
     sentence = " ".join(say_cache(row) for row in pooled) or "No cached generation was measured in this run."
     return sentence, [*_drop_empty(sections), *_make_record(con, run_id)]

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.report.completeness import say_completeness
-from dashboards.report.ncm_sentences import say_cache, say_exit, say_memory, say_work
+from dashboards.report.ncm_sentences import say_alone, say_cache, say_exit, say_memory, say_work
 from dashboards.report.printing import STYLES, say
 from dashboards.report.rows import POOLED, Row, fetch
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 def render_ncm(con: DuckDBPyConnection, run_id: str, console: Console) -> None:
     """What such a run found: cache and exit in words, levels as a table, and whether the record is whole."""
-    rows = fetch(con, "ncm_cache", run_id)
+    arms = fetch(con, "ncm_exit", run_id)
+    # Who asked for one side alone is not told that there is no verdict.
+    one_sided = not {"cache", "no-cache"} <= {row["arm"] for row in arms}
+    rows = [row for row in fetch(con, "ncm_cache", run_id) if row["n_pairs"] or not one_sided]
     for pooled in (row for row in rows if row["level"] == POOLED):
         say(console, say_cache(pooled), STYLES[pooled["verdict"]])
         if pooled["n_pairs"]:
@@ -30,7 +33,11 @@ def render_ncm(con: DuckDBPyConnection, run_id: str, console: Console) -> None:
         n_pairs = max(row["n_pairs"] for row in levels)
         say(console, f"By level, from {n_pairs} attributed pairs; positions are those of a layer and sample:", "dim")
         console.print(_make_table(levels))
-    for row in fetch(con, "ncm_exit", run_id):
+    if rows:
+        console.print()
+    for row in (row for row in arms if row["against"] is None):
+        say(console, say_alone(row))
+    for row in (row for row in arms if row["against"] is not None):
         console.print()
         say(console, say_exit(row), STYLES[row["verdict"]])
     console.print()

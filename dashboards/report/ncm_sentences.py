@@ -39,13 +39,27 @@ def _compare(row: Row, name: str) -> str:
 def say_memory(row: Row) -> str:
     """The cache's size and both peaks."""
     return (
-        f"The cache held {row['kv_bytes'] / MEGA:.2f} MB (by the formula {row['kv_bytes_formula'] / MEGA:.2f} MB); "
+        f"The cache held {row['kv_bytes'] / MEGA:.2f} MB of the prefix (by the formula "
+        f"{row['kv_bytes_formula'] / MEGA:.2f} MB), beside the room for a level; "
         f"peak memory {row['cached_peak_bytes'] / MEGA:.1f} MB instead of {row['uncached_peak_bytes'] / MEGA:.1f} MB."
     )
 
 
+def say_alone(row: Row) -> str:
+    """A row of `ncm_exit` about an arm by itself: how many it solved, and what that took."""
+    if not row["n_generations"]:
+        return _end(f"{row['arm']} has no figures", row)
+    said = "was not checked" if row["n_solved"] is None else f"solved {row['n_solved']:,} of {row['n_samples']:,}"
+    if row["solved_share"] is not None:
+        said += f" ({row['solved_share']:.1%})"
+    said += f", {say_duration(row['generation_seconds'])} a generation"
+    if row["solved_seconds"] is not None:
+        said += f", {say_duration(row['solved_seconds'])} a solved sample"
+    return f"{row['arm']} {said}."
+
+
 def say_exit(row: Row) -> str:
-    """A row of `ncm_exit`: whether the exit pays per solved sample, and what it does to quality."""
+    """A row of `ncm_exit` about two arms: whether the exit pays per solved sample, and what it does to quality."""
     said = f"{row['arm']} {_say_verdict(row, row['against'])}"
     if row["speedup"] is not None:
         mine, other = say_duration(row["solved_seconds"]), say_duration(row["against_solved_seconds"])

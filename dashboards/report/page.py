@@ -32,13 +32,13 @@ def render_report(con: DuckDBPyConnection, run_id: str, console: Console, store:
         console.print()
     if find_kind(con, run_id) == NCM:
         render_ncm(con, run_id, console)
-        following = ("ncm_cache", "ncm_exit", "completeness")
+        following = [name for name in ("ncm_cache", "ncm_exit", "completeness") if fetch(con, name, run_id)]
     else:
         rows = fetch(con, "verdict", run_id)
         _render_arms(rows, con, run_id, console)
         console.print()
         say(console, choose(rows).sentence, "bold")
-        following = ("stages", "survival", "seconds_per_token")
+        following = ["stages", "survival", "seconds_per_token"]
     options = shlex.join(["--run", run_id, *(["--store", store] if store else [])])
     console.print("\nNext:")
     for name in following:

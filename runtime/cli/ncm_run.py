@@ -155,6 +155,7 @@ def _take_samples(model: NcmModel, puzzles: Path | None, n: int | None, seed: in
 
 
 def _print_plan(model: NcmModel, plan: Plan, dry_run: bool) -> None:
+    from dashboards.report.sentences import say_count
     from runtime.cli.recording import say_duration
     from runtime.ncm.experiment.execution import measure_pace
 
@@ -167,8 +168,9 @@ def _print_plan(model: NcmModel, plan: Plan, dry_run: bool) -> None:
         f"{weights}\n"
         f"samples   {len(plan.samples.conditioning)}: {plan.samples.name}, in batches of {request.batch}\n"
         f"arms      {', '.join(arm.name for arm in plan.arms)}{exits}\n"
-        f"amount    {len(plan.arms)} arms x {len(plan.batches)} batches x {request.repeats} repeats; "
-        f"with warm-up and attributed pass {plan.n_generations} generations\n"
+        f"amount    {say_count(len(plan.arms), 'arm')} x {say_count(len(plan.batches), 'batch', 'batches')} x "
+        f"{say_count(request.repeats, 'repeat')}; with warm-up and attributed pass "
+        f"{say_count(plan.n_generations, 'generation')}\n"
         f"time      about {say_duration(seconds)}; less where cache or exit pay",
         err=not dry_run,
     )
@@ -232,5 +234,6 @@ def _report(store: Path, run_id: str, plan: Plan, model: NcmModel, as_json: bool
             return
         render_ncm(connected.con, run_id, Console())
     where = "" if store == DEFAULT_STORE else f" --store {shlex.quote(str(store))}"
-    following = "ncm_cache" if plan.request.exit is not True else "ncm_exit"
+    has_pairs = {True, False} <= {arm.cache for arm in plan.arms if arm.exit == "none"}
+    following = "ncm_cache" if has_pairs else "ncm_exit"
     click.echo(f"\nrun {run_id}; next: roundscope report {following} --run {run_id}{where}")

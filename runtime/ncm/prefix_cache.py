@@ -87,12 +87,15 @@ class PrefixCache:
         self._batch = len(conditioning)
         self._keys: list[mx.array] = []
         self._values: list[mx.array] = []
+        self._first = model.config.lengths[0]
+        self._held: tuple[list[int], list[int]] = ([], [])
         self._copies: tuple[list[mx.array], list[mx.array]] | None = None
         self._closed = False
         if reused is not None:
             _check_reuse(reused, self.identity, model, self._batch)
             self._keys = [self._make_room(keys) for keys in reused.keys]
             self._values = [self._make_room(values) for values in reused.values]
+            self._held = ([keys.shape[2] for keys in reused.keys], [values.shape[2] for values in reused.values])
 
     @property
     def is_filled(self) -> bool:
@@ -106,8 +109,8 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the prefix's keys and values, from their shapes; the room for a level's is not in it."""
-        return sum(self._count_bytes(held) for held in self.arrays)
+        """Bytes of the prefix's keys and values, from the shapes they came in; the room for a level is not in it."""
+        return sum(map(_count_bytes, self.arrays, (*self._held[0], *self._held[1])))
 
     def extend(self, layer: int, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Put the keys and values (B, H, L, D) just made after the prefix's, or the prefix's with them if it is still
@@ -117,6 +120,8 @@ class PrefixCache:
             start = 0
             self._keys.append(self._make_room(keys))
             self._values.append(self._make_room(values))
+            for held, came in zip(self._held, (keys, values), strict=True):
+                held.append(came.shape[2] - self._first)
         else:
             start = self._prefix
             self._keys[layer][:, :, start : start + keys.shape[2]] = keys
@@ -161,7 +166,7 @@ class PrefixCache:
 
     def close(self) -> None:
         """Drop everything; the cache serves nobody any more."""
-        self._keys, self._values, self._copies = [], [], None
+        self._keys, self._values, self._held, self._copies = [], [], ([], []), None
         self._closed = True
 
     def _copy(self) -> tuple[list[mx.array], list[mx.array]]:
@@ -175,9 +180,11 @@ class PrefixCache:
         room[:, :, :length] = held
         return room
 
-    def _count_bytes(self, held: mx.array) -> int:
-        batch, heads, _, dim = held.shape
-        return int(batch * heads * self._prefix * dim * held.itemsize)
+
+def _count_bytes(room: mx.array, positions: int) -> int:
+    """Bytes of the first `positions` of keys or values (B, H, L, D)."""
+    batch, heads, _, dim = room.shape
+    return int(batch * heads * positions * dim * room.itemsize)
 
 
 def _check_reuse(kept: KeptPrefix, wanted: PrefixIdentity, model: NcmModel, batch: int) -> None:

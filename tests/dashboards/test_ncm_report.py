@@ -32,8 +32,8 @@ All 7 pairs have the same codes.
 In each layer and for a sample it processed 172 instead of 334 positions and
 allowed 20,575 instead of 33,697 pairs a head; the shapes computed 20,575
 instead of 41,068.
-The cache held 0.02 MB (by the formula 0.02 MB); peak memory 4.8 MB instead of
-3.1 MB.
+The cache held 0.02 MB of the prefix (by the formula 0.02 MB), beside the room
+for a level; peak memory 4.8 MB instead of 3.1 MB.
 
 By level, from 2 attributed pairs; positions are those of a layer and sample:
           ms       ms         positions positions
@@ -41,6 +41,13 @@ level cached uncached speedup    cached  uncached
     0   1.67     1.67    1.00        82        82
     1   0.21     1.83    8.71         9        90
     2   1.65     3.27    1.98        81       162
+
+cache solved 8 of 14 (57.1%), 3.73 ms a generation, 3.26 ms a solved sample.
+cache exit solved 14 of 14 (100.0%), 2.71 ms a generation, 1.35 ms a solved
+sample.
+no-cache solved 8 of 14 (57.1%), 6.97 ms a generation, 6.10 ms a solved sample.
+no-cache exit solved 14 of 14 (100.0%), 4.33 ms a generation, 2.16 ms a solved
+sample.
 
 cache exit pays: 2.41 times as fast as cache (speedup 2.41, 95 % interval 1.40
 to 4.15, 7 batches), 1.35 ms a solved sample instead of 3.26 ms; solved 100.0%
@@ -85,8 +92,8 @@ The prefix cache of scripted pays: 1.38 times as fast as uncached (speedup 1.38,
 of 7 have other codes.
 In each layer and for a sample it processed 12 instead of 22 positions and
 allowed 81 instead of 131 pairs a head; the shapes computed 81 instead of 166.
-The cache held 0.00 MB (by the formula 0.00 MB); peak memory 4.8 MB instead of
-3.1 MB.
+The cache held 0.00 MB of the prefix (by the formula 0.00 MB), beside the room
+for a level; peak memory 4.8 MB instead of 3.1 MB.
 
 By level, from 2 attributed pairs; positions are those of a layer and sample:
           ms       ms         positions positions
@@ -94,6 +101,11 @@ level cached uncached speedup    cached  uncached
     0   0.15     0.15    1.00         6         6
     1   0.07     0.17    2.43         2         7
     2   0.11     0.21    1.91         4         9
+
+cache solved 0 of 14 (0.0%), 530 us a generation.
+cache exit solved 0 of 14 (0.0%), 830 us a generation.
+no-cache solved 0 of 14 (0.0%), 730 us a generation.
+no-cache exit solved 0 of 14 (0.0%), 1.03 ms a generation.
 
 cache exit has no verdict against cache; solved 0.0% instead of 0.0%, with 3.0
 levels a sample instead of 3.0. No time per solved sample where none was solved.
@@ -120,10 +132,34 @@ def test_a_run_of_one_arm_has_nothing_to_compare(con: duckdb.DuckDBPyConnection,
     page = show(lambda console: render_ncm(con, "run-1", console))
     assert page == (
         """\
-The prefix cache of scripted has no verdict against uncached. No verdict under 5
-batches that were completed fused, cached and uncached, here 0.
+cache solved 7 of 10 (70.0%), 530 us a generation, 378 us a solved sample.
 
 Recorded: 6 generations (1 for warm-up) with 18 levels.
 Codes: 5 of 5 are the uncached generator's.
 """
     )
+
+
+def test_what_could_not_be_paired_is_said(con: duckdb.DuckDBPyConnection, show: Show) -> None:
+    NcmSimulation(arms=((True, "none"), (False, "none")), n_batches=1, n_attributed=2).fill(con)
+    page = " ".join(show(lambda console: render_ncm(con, "run-1", console)).split())
+    assert page.startswith(
+        "The prefix cache of scripted has no verdict against uncached. No verdict under 5 batches that were completed "
+        "fused, cached and uncached, here 0. By level, "
+    )
+
+
+def test_arms_with_the_exit_alone_are_told_and_listed(con: duckdb.DuckDBPyConnection, show: Show) -> None:
+    NcmSimulation(arms=((True, "verified"),), n_batches=1, n_attributed=3, noise=0.0).fill(con)
+    page = show(lambda console: render_report(con, "run-1", console))
+    assert "\ntiming    fused, seed 0\n\ncache exit has no figures. No generation was completed fused.\n\n" in page
+    following = ("ncm_exit", "completeness")
+    assert page.endswith("\nNext:\n" + "".join(f"  roundscope report {name} --run run-1\n" for name in following))
+
+
+def test_an_arm_that_nobody_checked_has_a_time(con: duckdb.DuckDBPyConnection, show: Show) -> None:
+    simulation = NcmSimulation(arms=((False, "none"),), noise=0.0)
+    generations, levels = simulation.rows()
+    fill(con, simulation.run_row(), [generation | {"n_solved": None} for generation in generations], levels)
+    page = show(lambda console: render_ncm(con, "run-1", console))
+    assert page.startswith("no-cache was not checked, 730 us a generation.\n")

@@ -148,7 +148,9 @@ class RecomputedNcm:
         }
 
     def ncm_exit(self) -> Iterator[Row]:
-        """The rows of `ncm_exit`."""
+        """The rows of `ncm_exit`: of every arm by itself, then of those with the exit against those without."""
+        for cache, exit_ in ((True, "none"), (True, "verified"), (False, "none"), (False, "verified")):
+            yield self._alone(cache, exit_)
         for cache, against in ((True, True), (True, False), (False, False)):
             batches = self.pairs((cache, "verified"), (against, "none"), "fused")
             pairs = [pair for batch in batches for pair in batch]
@@ -168,7 +170,7 @@ class RecomputedNcm:
                 "arm": "cache exit" if cache else "no-cache exit",
                 "against": "cache" if against else "no-cache",
                 "selection": "the exit changes which outputs are selected",
-                "n_pairs": len(pairs),
+                "n_generations": len(pairs),
                 "n_batches": len(batches),
                 "n_samples": n_samples,
                 "verdict": found["verdict"],
@@ -189,6 +191,33 @@ class RecomputedNcm:
                 "more_batches": found["more"],
                 "would_settle": found["settles"],
             }
+
+    def _alone(self, cache: bool, exit_: str) -> Row:
+        mine, attributed = self.whole(cache, exit_, "fused"), self.whole(cache, exit_, "attributed")
+        t, solved, n_samples = (sum(g[name] for g in mine) for name in ("total_ns", "n_solved", "batch"))
+        checking = self.sums(attributed, "decode_ns") + self.sums(attributed, "check_ns")
+        return {
+            "config": self.generations[0]["config"],
+            "arm": ("cache" if cache else "no-cache") + (" exit" if exit_ == "verified" else ""),
+            "against": None,
+            "selection": "the exit changes which outputs are selected",
+            "n_generations": len(mine),
+            "n_batches": len({g["batch_id"] for g in mine}),
+            "n_samples": n_samples,
+            **dict.fromkeys(("verdict", "speedup", "speedup_low", "speedup_high")),
+            "solved_seconds": t / solved / 1e9,
+            "against_solved_seconds": None,
+            "n_solved": solved,
+            "against_n_solved": None,
+            "solved_share": solved / n_samples,
+            "against_solved_share": None,
+            "generation_seconds": t / len(mine) / 1e9,
+            "against_generation_seconds": None,
+            "levels_used": self.sums(mine, "batch") / n_samples,
+            "against_levels_used": None,
+            "checking_share": checking / self.sums(attributed, "t_level_ns"),
+            **dict.fromkeys(("more_batches", "would_settle")),
+        }
 
 
 def compare(t_a: list[float], c_a: list[float], t_b: list[float], c_b: list[float]) -> Row:

@@ -154,7 +154,9 @@ def test_without_noise_the_speedup_is_the_ratio_of_work(con: duckdb.DuckDBPyConn
     pooled = ask(con, "ncm_cache", level="all")
     assert (pooled["timing"], pooled["verdict"], pooled["n_batches"], pooled["note"]) == ("fused", "pays", 5, None)
     assert pooled["speedup_low"] == pytest.approx(pooled["speedup"]) == pytest.approx(730 / 530)
-    assert queries.run(con, "ncm_exit").rows == []
+    alone = ask(con, "ncm_exit", arm="cache", against=None)
+    assert (alone["generation_seconds"], alone["speedup"]) == (pytest.approx(pooled["cached_seconds"]), None)
+    assert len(queries.run(con, "ncm_exit").rows) == 2
 
 
 def test_other_codes_are_counted_and_said(con: duckdb.DuckDBPyConnection) -> None:
@@ -175,7 +177,7 @@ def test_every_row_says_that_the_exit_selects_other_outputs(con: duckdb.DuckDBPy
     NcmSimulation().fill(con)
     result = queries.run(con, "ncm_exit")
     at = result.columns.index("selection")
-    assert [row[at] for row in result.rows] == ["the exit changes which outputs are selected"] * 3
+    assert [row[at] for row in result.rows] == ["the exit changes which outputs are selected"] * 7
 
 
 def test_nothing_solved_has_no_price(con: duckdb.DuckDBPyConnection) -> None:
@@ -199,6 +201,22 @@ def test_arms_without_a_partner_have_a_row_that_says_so(con: duckdb.DuckDBPyConn
     row = ask(con, "ncm_cache", level="all")
     assert (row["n_pairs"], row["verdict"], row["speedup"]) == (0, None, None)
     assert row["note"] == "no verdict under 5 batches that were completed fused, cached and uncached, here 0"
+    assert [row["arm"] for row in as_rows(queries.run(con, "ncm_exit"))] == ["cache"]
+    row = ask(con, "ncm_exit", arm="cache")
+    assert (row["against"], row["speedup"], row["note"]) == (None, None, None)
+    # Six batches of two, the first for warm-up.
+    assert (row["n_generations"], row["n_batches"], row["n_samples"]) == (5, 5, 10)
+    assert row["solved_share"] == row["n_solved"] / 10 > 0
+    assert row["solved_seconds"] == pytest.approx(5 * row["generation_seconds"] / row["n_solved"])
+
+
+def test_arms_that_nobody_checked_have_times_and_no_share(con: duckdb.DuckDBPyConnection) -> None:
+    simulation = NcmSimulation(arms=((False, "none"),))
+    generations, levels = simulation.rows()
+    fill(con, simulation.run_row(), [generation | {"n_solved": None} for generation in generations], levels)
+    row = ask(con, "ncm_exit", arm="no-cache")
+    assert [row[name] for name in ("n_solved", "solved_share", "solved_seconds", "note")] == [None] * 4
+    assert row["generation_seconds"] > 0
 
 
 def test_attributed_times_enter_no_verdict(con: duckdb.DuckDBPyConnection) -> None:
@@ -207,6 +225,9 @@ def test_attributed_times_enter_no_verdict(con: duckdb.DuckDBPyConnection) -> No
     assert sorted(rows) == ["0", "1", "2", "all"]
     assert ask(con, "ncm_cache", level="all")["n_pairs"] == 0
     assert ask(con, "ncm_cache", level="0")["n_pairs"] == 7
+    alone = ask(con, "ncm_exit", arm="cache exit", against=None)
+    shown = ("n_generations", "generation_seconds", "note")
+    assert [alone[name] for name in shown] == [0, None, "no generation was completed fused"]
 
 
 def test_unfinished_generations_are_counted_and_left_out(con: duckdb.DuckDBPyConnection) -> None:

@@ -80,7 +80,7 @@ def read_samples(config: NcmConfig, path: Path, n: int | None) -> Samples:
         raise UsageError(_refuse_number(n))
     from runtime.ncm.sudoku.files import load_puzzles
 
-    puzzles = load_puzzles(path)[:n]
+    puzzles = load_puzzles(path, n)
     grids = tuple(puzzle.grid for puzzle in puzzles if puzzle.kind != "unsolvable")
     notes = tuple(
         f"{path.name}, {puzzle.id}: {puzzle.kind}, {puzzle.reason}; {_TREATED[puzzle.kind]}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -31,8 +32,8 @@ class Puzzle:
     reason: str
 
 
-def load_puzzles(path: str | Path) -> list[Puzzle]:
-    """The puzzles of a file, in its order; unsolvable and ambiguous ones are among them and marked.
+def load_puzzles(path: str | Path, n: int | None = None) -> list[Puzzle]:
+    """The first `n` puzzles of a file (None: all), in its order; unsolvable and ambiguous ones are there and marked.
 
     Raises UsageError with file, line, fault and cure for every line that is no puzzle (the first ten), for a file that
     cannot be read, and for one without puzzles.
@@ -43,11 +44,14 @@ def load_puzzles(path: str | Path) -> list[Puzzle]:
         raise UsageError(f"{path} cannot be read ({error.strerror}): check the path") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text: save it as UTF-8") from error
-    return parse_puzzles(text, str(path))
+    return parse_puzzles(text, str(path), n)
 
 
-def parse_puzzles(text: str, where: str) -> list[Puzzle]:
-    """The puzzles in `text`; `where` is what faults name as the file. Raises as `load_puzzles` does."""
+def parse_puzzles(text: str, where: str, n: int | None = None) -> list[Puzzle]:
+    """The puzzles in `text`; `where` is what faults name as the file. Raises as `load_puzzles` does.
+
+    Every line is read; only the `n` puzzles that are taken are solved, which can take long for one with few clues.
+    """
     grids: dict[int, Grid] = {}
     faults = []
     for number, line in _list_lines(text):
@@ -61,7 +65,7 @@ def parse_puzzles(text: str, where: str) -> list[Puzzle]:
         raise UsageError("\n".join([*faults[:MAX_FAULTS_SHOWN], *more]))
     if not grids:
         raise UsageError(f"{where} has no puzzles: write at least one line of 81 characters")
-    return [judge_puzzle(f"line-{number}", grid) for number, grid in grids.items()]
+    return [judge_puzzle(f"line-{number}", grid) for number, grid in islice(grids.items(), n)]
 
 
 def judge_puzzle(id_: str, grid: Grid) -> Puzzle:

@@ -240,6 +240,7 @@ def test_a_run_of_the_generator_is_shown_by_level(con: duckdb.DuckDBPyConnection
     assert page.paragraphs[0].startswith("The prefix cache of scripted pays: ")
     assert [text for tag, text in page.headings if tag == "h2"] == [
         "The prefix cache by level",
+        "Arm by arm",
         "The verified exit",
         "Is the record whole?",
         "Where it ran",

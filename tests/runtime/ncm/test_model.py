@@ -13,6 +13,7 @@ from runtime.ncm.attention import attend, score_scale
 from runtime.ncm.cells import list_units
 from runtime.ncm.codec import Quantised
 from runtime.ncm.config import NcmConfig, load_config
+from runtime.ncm.experiment.comparison import LOGIT_TOLERANCE
 from runtime.ncm.identity import list_weights
 from runtime.ncm.layouts import Layouts
 from runtime.ncm.model import NcmModel, init_model
@@ -37,7 +38,7 @@ def test_one_pass_over_all_levels_gives_each_level_s_logits(config: NcmConfig) -
     assert [logits.shape for logits in together] == [(2, length, config.codebook_size) for length in config.lengths]
     for level, logits in enumerate(together):
         alone = model.generator.forward_level(level, inputs[level], conditioning)
-        assert mx.allclose(alone, logits, rtol=0, atol=2e-5)
+        assert mx.allclose(alone, logits, rtol=0, atol=LOGIT_TOLERANCE["float32"])
 
 
 def test_one_pass_counts_the_prefix_once() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +16,29 @@ from hypothesis import strategies as st
 
 from runtime.backend import prepare
 from runtime.ncm.config import NcmConfig, load_config
+from runtime.ncm.experiment.comparison import LOGIT_TOLERANCE
 from runtime.ncm.generation import generate
 from runtime.ncm.model import NcmModel, init_model
 from runtime.ncm.prefix_cache import PrefixCache, StalePrefix
 from telemetry.errors import Unsupported
+from tests.conftest import ROOT, run_python
 from tests.runtime.ncm.test_ncm_generation import Script
 from tests.runtime.ncm.tiny import GRID, TINY, draw_conditioning, tiny_model, watch_forwards
 
-TOLERANCE = 2e-5
+TOLERANCE = LOGIT_TOLERANCE["float32"]
 """Most that float32 logits of the two paths may differ where widths go through different matrix products."""
+USERS_BLAS = """
+import json, pytest
+from runtime.backend import prepare
+blas = prepare().blas
+from runtime.ncm import load_model
+from tests.runtime.ncm.test_prefix_cache import compare
+found = []
+for name, batch in (("sudoku-e20", 1), ("sudoku-e20", 3), ("sudoku-demo", 1), ("sudoku-demo", 3)):
+    with pytest.MonkeyPatch.context() as patch:
+        found.append((name, batch, *compare(load_model(name), patch, batch)))
+print(json.dumps([blas, found]))
+"""
 
 
 def compare(
@@ -64,17 +80,33 @@ def test_the_published_size_is_equal_at_all_twelve_levels(monkeypatch: pytest.Mo
     assert not is_stock() or bitwise == [True] * 12
 
 
+def test_the_documented_tolerances_are_these() -> None:
+    told = (ROOT / "docs" / "ncm.md").read_text(encoding="utf-8")
+    assert "The tolerance is 2e-5 in float32 (2e-2 in float16, 2e-1 in bfloat16)." in told
+    assert LOGIT_TOLERANCE == {"float32": 2e-5, "float16": 2e-2, "bfloat16": 2e-1}
+
+
+def test_on_the_blas_that_users_have_gaps_are_within_the_tolerance() -> None:
+    child = run_python(USERS_BLAS, env={"ROUNDSCOPE_BLAS": "auto"})
+    assert child.returncode == 0, child.stderr
+    blas, found = json.loads(child.stdout)
+    assert blas == "openblas" or sys.platform != "linux"
+    assert len(found) == 4
+    for name, batch, equal, bitwise, gap in found:
+        assert (name, batch, equal, len(bitwise)) == (name, batch, True, load_config(name).n_levels)
+        assert gap <= TOLERANCE
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("config", [TINY, GRID], ids=lambda config: config.name)
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 2e-2), ("bfloat16", 2e-1)])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_cache_changes_nothing_in_half_the_width(
-    dtype: str, tolerance: float, config: NcmConfig, temperature: float, monkeypatch: pytest.MonkeyPatch
+    dtype: str, config: NcmConfig, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tolerances: a few units in the last place of logits below 8."""
     model = tiny_model(0, config, dtype=dtype)
     equal, bitwise, gap = compare(model, monkeypatch, 2, temperature=temperature)
     assert equal
-    assert gap <= tolerance
+    assert gap <= LOGIT_TOLERANCE[dtype]
     assert not is_stock() or all(bitwise)
 
 
@@ -221,6 +253,21 @@ def test_a_cache_serves_one_model_and_one_batch_until_it_is_closed() -> None:
     cache.close()
     with pytest.raises(StalePrefix, match="ended with its generation"):
         cache.check(model, 2)
+
+
+@pytest.mark.parametrize(("n_keys", "n_values"), [(6, 6), (8, 6), (6, 4)], ids=["as they should be", "more", "fewer"])
+def test_bytes_are_those_of_the_keys_and_values_that_came(n_keys: int, n_values: int) -> None:
+    model = tiny_model()
+    cache = PrefixCache(model, draw_conditioning(TINY, 3))
+    assert cache.nbytes == 0
+    for layer in range(TINY.n_layers):
+        cache.extend(layer, mx.zeros((3, 2, n_keys, 8)), mx.zeros((3, 2, n_values, 8)))
+    # One position of each is the first level's; the room of five for the longest level is nobody's.
+    kept = 2 * 2 * 8 * 4 * (n_keys - 1 + n_values - 1)
+    assert cache.nbytes == 3 * kept
+    assert sum(array.nbytes for array in cache.arrays) == 3 * 2 * 2 * 8 * 4 * 2 * (5 + 5)
+    cache.compact(mx.array([0, 2]), 2)
+    assert cache.nbytes == 2 * kept
 
 
 def test_another_device_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

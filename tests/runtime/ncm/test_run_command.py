@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def test_a_dry_run_says_its_plan_on_stdout_and_leaves_no_store(
     assert "arms      no-cache, cache\n" in out
     assert "2 arms x 2 batches x 3 repeats; " in out
     assert not (config.parent / "s").exists()
+    _, out, _ = run(capsys, config, "--dry-run", "--batch", "6", "--no-exit", "--cache")
+    assert "1 arm x 1 batch x 1 repeat; with warm-up and attributed pass 3 generations\n" in out
 
 
 def test_json_is_one_document_with_the_rows_of_both_queries(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +98,10 @@ def test_json_is_one_document_with_the_rows_of_both_queries(config: Path, capsys
         ("all", 3),
     ]
     assert [(row["arm"], row["against"]) for row in document["ncm_exit"]] == [
+        ("cache", None),
+        ("cache exit", None),
+        ("no-cache", None),
+        ("no-cache exit", None),
         ("cache exit", "cache"),
         ("cache exit", "no-cache"),
         ("no-cache exit", "no-cache"),
@@ -125,13 +132,42 @@ def test_what_was_asked_for_is_in_the_runs_row_and_puzzles_are_not(
         assert json.dumps(list(puzzle)) not in kept
 
 
-def test_the_next_command_runs(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, config, "--exit")
+@pytest.mark.parametrize(
+    ("sides", "query", "arms"),
+    [
+        (("--exit",), "ncm_exit", ["cache exit", "no-cache exit"]),
+        (("--exit", "--cache"), "ncm_exit", ["cache exit"]),
+        (("--cache", "--no-exit"), "ncm_exit", ["cache"]),
+        (("--no-cache", "--no-exit"), "ncm_exit", ["no-cache"]),
+        (("--no-exit",), "ncm_cache", ["cache", "no-cache"]),
+    ],
+    ids=["exit", "one with exit", "cached", "uncached", "no exit"],
+)
+def test_every_arm_is_told_and_the_next_command_has_its_rows(
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    sides: tuple[str, ...],
+    query: str,
+    arms: list[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("runtime.ncm.experiment.samples.check_sudoku", lambda tokens, _: [True for _ in tokens])
+    _, out, _ = run(capsys, config, *sides)
+    told = [line for line in out.splitlines() if " solved 6 of 6 (100.0%), " in line]
+    assert [line.partition(" solved ")[0] for line in told] == arms
+    times = re.compile(r"\), [\d.]+ (us|ms|s) a generation, [\d.]+ (us|ms|s) a solved sample\.$")
+    assert all(times.search(line) for line in told)
     _, *words = shlex.split(out.splitlines()[-1].partition("next: ")[2])
-    assert words[:2] == ["report", "ncm_exit"]
-    assert call(capsys, *words)[0] == 0
+    assert words[:2] == ["report", query]
+    code, rows, _ = call(capsys, *words, "--json")
+    assert code == 0
+    assert any(value is not None for name, value in json.loads(rows)[0].items() if name.endswith("_seconds"))
     code, out, _ = call(capsys, "report", "--store", config.parent / "s")
-    assert (code, "The prefix cache" in out) == (0, False)
+    assert (code, "The prefix cache" in out) == (0, query == "ncm_cache")
+    for line in out.partition("\nNext:\n")[2].splitlines():
+        code, rows, _ = call(capsys, *shlex.split(line)[1:], "--json")
+        assert (code, json.loads(rows) != []) == (0, True)
 
 
 def test_attributed_timing_gives_levels_and_no_verdict(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,15 +14,16 @@ import msgspec
 
 from runtime.ncm.checkpoints import CONFIG, FOLDER, SUFFIX, load_model, read_checkpoint
 from runtime.ncm.config import load_config, parse_config
-from runtime.ncm.experiment.samples import check_sudoku
+from runtime.ncm.experiment.samples import check_sudoku, make_samples
 from runtime.ncm.training.recipe import Recipe
 from runtime.ncm.training.tasks import SudokuTask
-from tests.conftest import run_python
+from tests.conftest import ROOT, run_python
 
 NAME = "sudoku-demo"
 PATH = FOLDER / f"{NAME}{SUFFIX}"
 N = 16
-UNLIKELY = 1e-4
+N_FRESH = 64
+FRESH_SEED = 2026
 ARMS = {
     "cache": {"cache": True},
     "no-cache": {"cache": False},
@@ -33,10 +34,12 @@ SOLVE = """
 import json, sys
 from runtime.ncm import generate, load_model
 from runtime.ncm.experiment.samples import check_sudoku
-name, puzzles, arms = sys.argv[1], *map(json.loads, sys.argv[2:])
-check = lambda tokens, samples: check_sudoku(tokens, [puzzles[sample] for sample in samples])
+name, held_out, fresh, arms = sys.argv[1], *map(json.loads, sys.argv[2:])
 model = load_model(name)
-outputs = {arm: generate(model, puzzles, check=check, **options) for arm, options in arms.items()}
+def solve(puzzles, **options):
+    check = lambda tokens, samples: check_sudoku(tokens, [puzzles[sample] for sample in samples])
+    return generate(model, puzzles, check=check, **options)
+outputs = {arm: solve(held_out, **options) for arm, options in arms.items()} | {"fresh": solve(fresh)}
 wanted = ("tokens", "codes", "n_levels", "solved")
 print(json.dumps({arm: {each: getattr(output, each) for each in wanted} for arm, output in outputs.items()}))
 """
@@ -56,24 +59,29 @@ def hold_out() -> list[list[int]]:
 
 
 @cache
+def make_fresh() -> list[list[int]]:
+    """Puzzles that nothing was trained or decided on."""
+    return [list(puzzle) for puzzle in make_samples(load_config(NAME), N_FRESH, FRESH_SEED).conditioning]
+
+
+@cache
 def solve() -> dict[str, Any]:
-    """What every arm gives for the held-out puzzles."""
-    child = run_python(SOLVE, NAME, json.dumps(hold_out()), json.dumps(ARMS))
+    """What every arm gives for the held-out puzzles, and one for the fresh ones."""
+    child = run_python(SOLVE, NAME, *map(json.dumps, (hold_out(), make_fresh(), ARMS)))
     assert child.returncode == 0, child.stderr
     found: dict[str, Any] = json.loads(child.stdout)
     return found
 
 
-def count_likely(n: int, share: float) -> set[int]:
-    """The counts of successes in `n` draws that neither tail makes unlikely."""
+def beat(share: float, n: int) -> int:
+    """The fewest successes in `n` draws that a model which has `share` of them reaches once in 100 times at most."""
     chances = [comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(n + 1)]
-    return {k for k in range(n + 1) if min(sum(chances[: k + 1]), sum(chances[k:])) >= UNLIKELY}
+    return next(k for k in range(n + 2) if sum(chances[k:]) <= 0.01)
 
 
-def test_likely_counts_by_hand() -> None:
-    # All of 16 at 1/2 has the chance 1/65,536, and 15 or more 17 times that.
-    assert count_likely(16, 0.5) == set(range(1, 16))
-    assert count_likely(2, 0.001) == {0, 1}
+def test_what_it_takes_to_beat_a_share_by_hand() -> None:
+    # Both of two at 1/20 have the chance 1/400, one or both 39/400; ten of ten at 1/2 have 1/1024, nine or ten 11/1024.
+    assert [beat(0.05, 2), beat(0.5, 10), beat(1.0, 3)] == [2, 10, 4]
 
 
 def test_it_is_trained_and_of_the_configuration_that_comes_with_it() -> None:
@@ -88,17 +96,18 @@ def test_its_header_says_how_it_was_made_and_what_it_does_beside_the_direct_netw
     assert NAME in header["command"]
     held_out = json.loads(header["held_out"])
     assert [held_out[part]["n"] for part in ("generation", "direct")] == [1000, 1000]
-    assert all(0 < held_out[part]["valid_share"] <= 1 for part in ("generation", "direct"))
+    assert held_out["generation"]["valid_share"] >= 0.9
+    assert held_out["direct"]["valid_share"] >= 0.9
     assert [row["levels"] for row in held_out["codec"]] == [*range(1, load_config(NAME).n_levels + 1)]
+    told = " / ".join(f"{row['token_share']:.3g}" for row in held_out["codec"])
+    assert told in (ROOT / "docs" / "ncm.md").read_text(encoding="utf-8")
 
 
-def test_it_solves_as_many_as_its_figure_says() -> None:
-    figures = json.loads(read_header()["held_out"])["generation"]
-    # The figure is a count itself: all of n does not mean that none can fail.
-    share = (figures["valid_share"] * figures["n"] + 1) / (figures["n"] + 2)
-    found = solve()["cache"]
-    assert found["solved"] == check_sudoku(found["tokens"], hold_out())
-    assert sum(found["solved"]) in count_likely(N, share)
+def test_it_solves_fresh_puzzles_as_no_model_of_three_quarters_would() -> None:
+    fresh, found = make_fresh(), solve()["fresh"]
+    assert not {*map(tuple, fresh)} & {*map(tuple, hold_out())}
+    assert found["solved"] == check_sudoku(found["tokens"], fresh)
+    assert sum(found["solved"]) >= beat(0.75, N_FRESH)
 
 
 def test_its_outputs_are_the_same_with_and_without_cache() -> None:

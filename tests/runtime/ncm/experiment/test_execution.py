@@ -11,9 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from runtime.experiment.comparison import NEAR_TIE_TOLERANCE
 from runtime.ncm import init_model
-from runtime.ncm.experiment.comparison import Comparer, find_divergence
+from runtime.ncm.experiment.comparison import LOGIT_TOLERANCE, Comparer, find_divergence
 from runtime.ncm.experiment.execution import Execution, measure_pace
 from runtime.ncm.experiment.plan import Plan
 from runtime.ncm.experiment.samples import Samples
@@ -144,7 +143,7 @@ def with_other_code(output: NcmOutput, sample: int, level: int) -> NcmOutput:
 def test_another_code_is_a_near_tie_within_the_tolerance_only(
     monkeypatch: pytest.MonkeyPatch, temperature: float, tolerance: float, near_tie: bool
 ) -> None:
-    monkeypatch.setitem(NEAR_TIE_TOLERANCE, "float32", tolerance)
+    monkeypatch.setitem(LOGIT_TOLERANCE, "float32", tolerance)
     plan, uncached = generate_pair(temperature)
     batch = plan.batches[0]
     comparer = Comparer(MODEL, 0, temperature)
@@ -188,7 +187,7 @@ def test_codes_that_differ_are_counted_against_their_arm_and_told(
         return with_other_code(output, 0, 2) if options["cache"] else output
 
     monkeypatch.setattr("runtime.ncm.generation.generate", corrupt)
-    monkeypatch.setitem(NEAR_TIE_TOLERANCE, "float32", tolerance)
+    monkeypatch.setitem(LOGIT_TOLERANCE, "float32", tolerance)
     execution, recorder = execute(plan_run(3, exit=False))
     near_tie = name == "output.near_tie"
     assert execution.divergent == ({} if near_tie else {"cache": 4})

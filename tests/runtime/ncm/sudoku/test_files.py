@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from runtime.ncm.sudoku import files
 from runtime.ncm.sudoku.files import load_puzzles, parse_puzzles
 from runtime.ncm.sudoku.grid import draw_grid, format_grid, parse_grid
 from runtime.ncm.sudoku.maker import make_puzzle
+from runtime.ncm.sudoku.solver import solve
 from telemetry.errors import UsageError
 
 PUZZLE, SOLUTION = make_puzzle(40, seed=0)
@@ -23,6 +25,20 @@ def test_blanks_are_dots_or_zeros_and_comments_are_passed_over(tmp_path: Path) -
         ("line-2", PUZZLE, "unique", SOLUTION),
         ("line-4", PUZZLE, "unique", SOLUTION),
     ]
+
+
+def test_only_what_is_taken_is_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, solved = tmp_path / "mine.txt", []
+    monkeypatch.setattr(files, "solve", lambda grid, limit: solved.append(grid) or solve(grid, limit=limit))
+    path.write_text(f"{LINE}\n{LINE}\n{'.' * 81}\n")
+    assert [(puzzle.id, puzzle.kind) for puzzle in load_puzzles(path, 2)] == [
+        ("line-1", "unique"),
+        ("line-2", "unique"),
+    ]
+    assert solved == [PUZZLE, PUZZLE]
+    path.write_text(f"{LINE}\nabc\n")
+    with pytest.raises(UsageError, match=r"mine\.txt:2: "):
+        load_puzzles(path, 1)
 
 
 def test_every_bad_line_is_named() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import subprocess
 
+import numpy as np
 import pytest
 
+from runtime.ncm.sudoku.checker import check_grids
 from runtime.ncm.sudoku.grid import BLANK, CELLS, Grid, format_grid, parse_grid
 from runtime.ncm.sudoku.maker import make_puzzle, make_solution
 from runtime.ncm.sudoku.solver import is_unique, solve
@@ -94,5 +96,14 @@ def test_puzzles_of_qqwing_are_solved_as_qqwing_does() -> None:
     done = subprocess.run([program, "--generate", "8", "--one-line"], capture_output=True, text=True, check=True)
     puzzles = done.stdout.split()
     assert len(puzzles) == 8
-    solved = [[format_grid(found) for found in solve(parse_grid(puzzle))] for puzzle in puzzles]
-    assert solved == [[line] for line in ask_qqwing(puzzles) if line.isdigit()]
+    told = [line for line in ask_qqwing(puzzles) if line.isdigit()]
+    assert [[format_grid(found) for found in solve(parse_grid(puzzle))] for puzzle in puzzles] == [[it] for it in told]
+    given, grids = (np.array([parse_grid(line) for line in lines]) for lines in (puzzles, told))
+    assert check_grids(grids, given).tolist() == [True] * 8
+    # Every row keeps its digits; columns do not, which no clue is needed to see.
+    for row in range(9):
+        for a, b in ((0, 1), (2, 3), (4, 8)):
+            swapped = grids.copy()
+            swapped[:, [9 * row + a, 9 * row + b]] = grids[:, [9 * row + b, 9 * row + a]]
+            assert check_grids(swapped, given).tolist() == [False] * 8
+            assert check_grids(swapped, np.zeros_like(given)).tolist() == [False] * 8
