@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTEXTS = (64, 256)
 REPEATS = 5
+LIMIT_NS = 50_000_000_000
 SHOWN = ("context", "width", "verify_seconds", "relative_to_step", "accepted_share_needed")
 
 
@@ -40,8 +41,8 @@ def command(model: str | None, contexts: tuple[int, ...], store: Path, as_json: 
     """Measure what a forward of the target costs by its width, relative to one ordinary step.
 
     That curve decides: a round that proposes m tokens verifies m + 1 positions, and has to commit as many tokens as
-    that costs steps. Takes less than a minute with the default model; the times are kept in the store, where the query
-    `verify_cost` shows them.
+    that costs steps. Ends within a minute: with a slow target the longer contexts, or repeats, are left out, and it says
+    so. The times are kept in the store, where the query `verify_cost` shows them.
     """
     from dashboards.report.sentences import say_verify_cost
     from queries import install_views, run
@@ -73,6 +74,7 @@ def command(model: str | None, contexts: tuple[int, ...], store: Path, as_json: 
 
 def _measure(target: MlxTarget, contexts: tuple[int, ...], store: Path) -> str:
     """Measure and record; the id of the measurement. Nothing is left in the store where nothing can be measured."""
+    from dashboards.report.sentences import say_count
     from runtime.experiment.calibration import measure_verify_costs
     from runtime.workloads import encode, load_embedded
     from telemetry.journal import Journal
@@ -82,10 +84,22 @@ def _measure(target: MlxTarget, contexts: tuple[int, ...], store: Path) -> str:
     if limit is not None and (too_long := [context for context in contexts if context >= limit]):
         raise UsageError(f"--context is {too_long[0]} and the target has positions for {limit}; ask for a shorter one")
     ids = [token for item in load_embedded(quick=True).items for token in encode(item, target)]
-    costs = measure_verify_costs(target, ids, contexts, repeats=REPEATS, now=Recorder().clock.monotonic_ns)
-    first = next(costs)
+    now = Recorder().clock.monotonic_ns
+    end = now() + LIMIT_NS
+    costs = measure_verify_costs(target, ids, contexts, repeats=REPEATS, now=now, go_on=lambda: now() < end)
+    first = next(costs, None)
+    if first is None:
+        raise RoundscopeError(
+            f"a forward of this target takes so long that nothing was measured in {LIMIT_NS // 10**9} s; a shorter "
+            "--context takes less"
+        )
+    measured = {(first.context, first.n)}
     with Journal(store) as journal:
         journal.write(first)
         for record in costs:
             journal.write(record)
+            measured.add((record.context, record.n))
+    if {context for context, _ in measured} != set(contexts) or any(n < REPEATS for _, n in measured):
+        kept = ", ".join(f"{context} ({say_count(n, 'repeat')})" for context, n in sorted(measured))
+        click.echo(f"note: the time was up; measured were contexts {kept}", err=True)
     return first.calibration_id

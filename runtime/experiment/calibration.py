@@ -36,8 +36,8 @@ def measure_verify_costs(
     """A record for every width and context that the target has positions for, contexts from short to long.
 
     ids: tokens to fill the context with, in turns. Widths take turns, so that a change of the machine's speed falls on
-    all of them; the first turn is warm-up. Each forward is taken back out of the cache. go_on: asked before every turn;
-    once it says no, there are no further records.
+    all of them; the first turn is warm-up. Each forward is taken back out of the cache. go_on: asked before every
+    context and turn; once it says no, there are records of what was measured by then.
 
     Raises Unsupported where rejected positions cannot be taken out of the target's cache.
     """
@@ -47,19 +47,21 @@ def measure_verify_costs(
     undo, held = Undo(cache), 0
     for context in sorted(set(contexts)):
         fitting = [width for width in widths if target.max_positions is None or context + width <= target.max_positions]
-        if not fitting:
+        if not fitting or not go_on():
             continue
         _fill(target, cache, ids, held, context)
         held = context
         times: dict[int, list[int]] = {width: [] for width in fitting}
         for turn in range(repeats + 1):
             if not go_on():
-                return
+                break
             for width in fitting if turn % 2 else reversed(fitting):
                 taken = _time_forward(target, cache, undo, context, ids, width, now)
                 if turn:
                     times[width].append(taken)
         for width, measured in times.items():
+            if not measured:
+                continue
             yield VerifyCostRecord(
                 calibration_id=calibration,
                 run_id=run_id,

@@ -70,3 +70,18 @@ def test_a_store_that_cannot_be_written_is_refused_before_a_model_is_loaded(
     code, out, err = call(capsys, "calibrate", "--store", tmp_path)
     assert (code, out) == (1, "")
     assert "--store DIR" in err
+
+
+def test_a_slow_target_is_measured_as_far_as_the_time_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nine widths of 2 ms take 18 ms a turn: after filling and warming up, four turns fit."""
+    monkeypatch.setattr("runtime.cli.calibrate.LIMIT_NS", 85_000_000)
+    stand_in(monkeypatch)
+    code, _, err = call(capsys, "calibrate", "--store", tmp_path)
+    assert (code, "note: the time was up; measured were contexts 64 (4 repeats)\n" in err) == (0, True)
+    assert query(tmp_path, "select distinct context, n from verify_costs") == [(64, 4)]
+    monkeypatch.setattr("runtime.cli.calibrate.LIMIT_NS", 1_000_000)
+    code, _, err = call(capsys, "calibrate", "--store", tmp_path / "other")
+    assert (code, "takes so long that nothing was measured" in err) == (1, True)
+    assert not (tmp_path / "other" / FOLDER).exists()
