@@ -41,8 +41,8 @@ def command(model: str | None, contexts: tuple[int, ...], store: Path, as_json: 
     """Measure what a forward of the target costs by its width, relative to one ordinary step.
 
     That curve decides: a round that proposes m tokens verifies m + 1 positions, and has to commit as many tokens as
-    that costs steps. Ends within a minute: with a slow target longer contexts, or repeats, are left out, and it says so.
-    The times are kept in the store, where the query `verify_cost` shows them.
+    that costs steps. Ends within a minute: with a slow target contexts or repeats are left out, and a note says
+    so. The times are kept in the store, where the query `verify_cost` shows them.
     """
     from dashboards.report.sentences import say_verify_cost
     from queries import install_views, run
