@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from queries.catalogue import Column, Query, Variable, find, names
+from queries.partitions import install_tables_over
 from queries.running import Result, install_views, run
 
-__all__ = ["Column", "Query", "Result", "Variable", "find", "install_views", "names", "run"]
+__all__ = ["Column", "Query", "Result", "Variable", "find", "install_tables_over", "install_views", "names", "run"]
