@@ -16,6 +16,7 @@ them. Version of the records: {SCHEMA_VERSION}.
 A process writes what happens into a journal of its own, `STORE/journal/*.ndjson`: one JSON object a line, whose `type`
 says what it is. Fields that are not set are left out. From the journals the tables of `STORE/roundscope.duckdb` are
 made; a field and its column have the same name. The journals are the truth: the database can be deleted at any time.
+Old journals go into Parquet files with the same tables (docs/archive.md), and are truth there.
 
 - A line that breaks off is torn, and is dropped: its writer was killed in the middle of it, or had no space. It is
   counted in `journals.n_torn`.

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import duckdb
 
+from telemetry.archive import NO_RUN
 from telemetry.errors import RoundscopeError
 from telemetry.grouping import Recorded
 from telemetry.ledger import Ledger
@@ -25,8 +26,6 @@ from telemetry.span_data import SpanData
 from telemetry.spans import spans_of
 
 PARQUET_TABLES = ("runs", "ranks", "generations", "rounds", "ncm_generations", "levels", "spans")
-NO_RUN = "none"
-"""Folder of what was recorded outside a run."""
 
 
 class Taker(Protocol):

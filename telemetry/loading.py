@@ -1,4 +1,4 @@
-"""Fills the tables from journals: what is new in them, each line once, in whatever order they come.
+"""Fills the tables from journals and the archive: what is new in them, each line once, in whatever order they come.
 
 Rows are committed together with the note of how far each journal was read, so a load that is broken off loses nothing
 and is taken up by the next. While one group of batches is inserted, another thread reads the next.
@@ -18,10 +18,12 @@ import duckdb
 import msgspec
 from msgspec import Struct
 
+from telemetry.archive import list_batches
+from telemetry.archive_loading import Stale, has_batches, load_batches
 from telemetry.bulk import Spool, insert, insert_carefully
 from telemetry.completion import complete_rows
 from telemetry.journal import SUFFIX
-from telemetry.reading import BATCH_BYTES, Batch, Replaced, TooNew, read_journal, reject
+from telemetry.reading import BATCH_BYTES, Batch, Replaced, TooNew, is_as_it_was, read_journal, reject
 from telemetry.records import TABLES
 from telemetry.schema import JournalRow, Rejected, Waiting, describe_columns, kind_name, layouts
 
@@ -52,17 +54,18 @@ class LoadReport:
     notes: list[str] = field(default_factory=list)
 
 
-def load_journals(con: duckdb.DuckDBPyConnection, folder: Path) -> LoadReport:
-    """Bring the tables up to date with the journals in `folder`."""
+def load_journals(con: duckdb.DuckDBPyConnection, folder: Path, archive: Path | None = None) -> LoadReport:
+    """Bring the tables up to date with the journals in `folder`, and with what was archived."""
     before = _sum_up(con)
     with TemporaryDirectory(prefix="roundscope-") as spool:
         try:
-            notes = _load(con, folder, Spool(Path(spool)))
-        except Replaced as error:
+            notes = _load(con, folder, archive, Spool(Path(spool)))
+        except (Replaced, Stale) as error:
             _clear(con)
             before = _sum_up(con)
-            notes = _load(con, folder, Spool(Path(spool)))
-            notes.append(f"the journal {error} is not the file it was: all tables were made anew from the journals")
+            notes = _load(con, folder, archive, Spool(Path(spool)))
+            what = f"the journal {error} is not the file it was" if isinstance(error, Replaced) else str(error)
+            notes.append(f"{what}: all tables were made anew from the journals")
     after = _sum_up(con)
     report = LoadReport(notes=notes, **{name: after[name] - before[name] for name in _COUNTS})
     if report.n_rejected or report.n_torn or report.n_lost:
@@ -73,15 +76,15 @@ def load_journals(con: duckdb.DuckDBPyConnection, folder: Path) -> LoadReport:
     return report
 
 
-def is_current(con: duckdb.DuckDBPyConnection, folder: Path) -> bool:
-    """Whether the tables have all that the journals in `folder` hold; nothing is changed."""
+def is_current(con: duckdb.DuckDBPyConnection, folder: Path, archive: Path) -> bool:
+    """Whether the tables have all that the journals in `folder` and the archive hold; nothing is changed."""
     known = _fetch_known(con)
     try:
         # Sizes first: a journal that has grown need not be read to know.
         if any(path.name not in known or path.stat().st_size != known[path.name].bytes_read for path in _find(folder)):
             return False
         notes: list[str] = []
-        return next(_read_all(folder, known, notes), None) is None and not notes
+        return next(_read_all(folder, known, notes), None) is None and not notes and has_batches(con, archive)
     except (Replaced, OSError):
         return False
 
@@ -98,8 +101,21 @@ def _clear(con: duckdb.DuckDBPyConnection) -> None:
             con.execute(f"DELETE FROM {name}")
 
 
-def _load(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -> list[str]:
+def _load(con: duckdb.DuckDBPyConnection, folder: Path, archive: Path | None, spool: Spool) -> list[str]:
     """Load what is new, and say what could not be read."""
+    while True:
+        batches = [] if archive is None else list_batches(archive)
+        archived = [] if archive is None else load_batches(con, archive)
+        notes = [*archived, *_load_new(con, folder, spool)]
+        # What was archived meanwhile may be in neither: its journal had gone before it was read.
+        if archive is None or list_batches(archive) == batches:
+            break
+    with _transaction(con):
+        complete_rows(con)
+    return notes
+
+
+def _load_new(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -> list[str]:
     [(threads,)] = con.execute("SELECT current_setting('threads')").fetchall()
     con.execute(f"SET threads = {max(1, threads - 1)}")  # one processor is left to the thread that reads
     try:
@@ -108,8 +124,6 @@ def _load(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -> list[st
         notes = _load_in_steps(con, folder, spool)
     finally:
         con.execute(f"SET threads = {threads}")
-    with _transaction(con):
-        complete_rows(con)
     return notes
 
 
@@ -153,10 +167,18 @@ def _find(folder: Path) -> list[Path]:
 
 def _read_all(folder: Path, known: dict[str, JournalRow], notes: list[str]) -> Iterator[Batch]:
     for path in _find(folder):
+        before = known.pop(path.name, None)
         try:
-            yield from read_journal(path, known.pop(path.name, None))
+            if before is None or before.archived_in is None:
+                yield from read_journal(path, before)
+            elif not is_as_it_was(path, before):
+                notes.append(
+                    f"{path} is not the journal of that name that was archived; it is left out: give it another name"
+                )
         except TooNew as error:
             notes.append(str(error))
+        except FileNotFoundError:
+            continue  # archived just now
         except OSError as error:
             notes.append(f"cannot read the journal {path}: {error.strerror}")
     for gone in known.values():

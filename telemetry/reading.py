@@ -98,6 +98,12 @@ def read_batches(
             yield row, 0, None
 
 
+def is_as_it_was(path: Path, row: JournalRow) -> bool:
+    """Whether a journal holds what was read of it, and nothing more. Raises OSError."""
+    with open(path, "rb", buffering=0) as file:
+        return os.fstat(file.fileno()).st_size == row.bytes_read and not _is_other(file.fileno(), row)
+
+
 def is_locked(fd: int) -> bool | None:
     """Whether another open file holds the lock; None where the file system cannot tell.
 

@@ -38,6 +38,7 @@ class JournalRow(Struct, kw_only=True):
     n_torn: Annotated[Count, about("lines that break off: the writer was killed, or had no space")] = 0
     n_rejected: Annotated[Count, about("lines in `rejected`")] = 0
     n_lost: Annotated[Count, about("records not written, or torn, by the writer's own count")] = 0
+    archived_in: Annotated[str | None, about("batch of the archive that has it; NULL: it is a journal still")] = None
 
 
 class Rejected(Struct, kw_only=True):

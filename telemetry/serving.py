@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,26 @@ def open_counting(store: Path) -> Counting:
     if state is not None:
         counting.restore(state)
     return counting
+
+
+def find_uncounted(store: Path, journals: Collection[str], patience_s: float = 2 * POLL_S) -> set[str]:
+    """Those of these journals, whose writers have ended, that the counters of the store do not have yet.
+
+    They are counted now if no endpoint serves them; else it is given `patience_s` seconds to do so. Where no counters
+    are kept, none can go back: empty.
+    """
+    if not (store / STATE).exists():
+        return set()
+    with contextlib.suppress(RoundscopeError), lock(store):
+        open_counting(store).catch_up()
+    end = time.monotonic() + patience_s
+    while True:
+        state = _read_state(store / STATE)
+        read = {} if state is None else {name: row.get("bytes_read", 0) for name, row in state.journals.items()}
+        uncounted = {name for name in journals if read.get(name, 0) < (store / FOLDER / name).stat().st_size}
+        if not uncounted or state is None or time.monotonic() >= end:
+            return uncounted
+        time.sleep(0.1)
 
 
 def _read_state(path: Path) -> State | None:

@@ -1,8 +1,9 @@
 """The store: a folder with the journals and, made from them, a DuckDB database.
 
 The database is open for writing only while it is brought up to date, so that reports work during a run. Where it cannot
-be (somebody else holds it, the folder is read-only), the journals are read into memory instead: they are the truth, the
-database is only a faster way to them. A database that cannot be read, or has other tables, is put aside and made anew.
+be (somebody else holds it, the folder is read-only), the journals and the archive are read into memory instead: they
+are the truth, the database is only a faster way to them. A database that cannot be read, or has other tables, is put
+aside and made anew.
 """
 
 from __future__ import annotations
@@ -10,19 +11,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import duckdb
 
+from telemetry import archive
+from telemetry.archive_views import create_views
 from telemetry.errors import RoundscopeError, UsageError
 from telemetry.journal import FOLDER
 from telemetry.loading import LoadReport, is_current, load_journals
 from telemetry.schema import create_schema, has_schema
 
-__all__ = ["DATABASE", "Connected", "LoadReport", "StoreBusy", "StoreUnwritable", "connect", "load", "restrict"]
+__all__ = [
+    "DATABASE",
+    "Connected",
+    "LoadReport",
+    "StoreBusy",
+    "StoreUnwritable",
+    "connect",
+    "connect_archive",
+    "load",
+    "restrict",
+]
 
 DATABASE = "roundscope.duckdb"
 PATIENCE_S = 2.0
@@ -56,10 +69,11 @@ class _Damaged(Exception):
 
 @dataclass(frozen=True)
 class Connected:
-    """A connection to a store's tables. source: whether they are the database's, or were read into memory just now."""
+    """A connection to a store's tables. source: whether they are the database's, were read into memory just now, or are
+    views over the archive's files."""
 
     con: duckdb.DuckDBPyConnection
-    source: Literal["database", "memory"]
+    source: Literal["database", "memory", "archive"]
     notes: tuple[str, ...]
 
 
@@ -90,7 +104,7 @@ def connect(store: Path, prepare: Prepare | None = None, *, patience_s: float = 
     where it fails there, or something is new, while they can be written. UsageError: there is no store.
     """
     _require(store)
-    if not (store / DATABASE).exists() and not (store / FOLDER).exists():
+    if not any((store / name).exists() for name in (DATABASE, FOLDER, archive.FOLDER)):
         connected = _connect_memory(store, prepare, f"nothing is recorded in {store} yet; `roundscope run` does")
     else:
         try:
@@ -103,8 +117,24 @@ def connect(store: Path, prepare: Prepare | None = None, *, patience_s: float = 
         connected.con.close()
 
 
-def restrict(con: duckdb.DuckDBPyConnection) -> None:
-    """Take from a connection, for good, all access to files, network, extensions and Python's variables."""
+@contextmanager
+def connect_archive(store: Path, prepare: Prepare | None = None) -> Iterator[Connected]:
+    """The tables as views over the archive's partitions; neither database nor journals are read. As `connect`."""
+    _require(store)
+    with closing(duckdb.connect(":memory:")) as con:
+        notes = create_views(con, store / archive.FOLDER)
+        if prepare is not None:
+            prepare(con)
+        yield Connected(con, "archive", tuple(notes))
+
+
+def restrict(con: duckdb.DuckDBPyConnection, readable: Path | None = None) -> None:
+    """Take from a connection, for good, all access to files, network, extensions and Python's variables.
+
+    readable: a folder whose files views still need.
+    """
+    if readable is not None:
+        con.execute("SET allowed_directories = ?", [[str(readable.resolve())]])
     for setting in (
         "python_enable_replacements = false",
         "autoinstall_known_extensions = false",
@@ -128,7 +158,7 @@ def _load_file(path: Path, store: Path, prepare: Prepare | None, patience_s: flo
                 if con.execute("SELECT 1 FROM duckdb_tables()").fetchall():
                     raise _Damaged(f"{path} has the tables of another version of roundscope")
                 create_schema(con)
-            report = load_journals(con, store / FOLDER)
+            report = load_journals(con, store / FOLDER, store / archive.FOLDER)
             if prepare is not None:
                 prepare(con)
         return report
@@ -161,7 +191,7 @@ def _open_current(store: Path, prepare: Prepare | None) -> duckdb.DuckDBPyConnec
     is_ready = False
     try:
         con.execute("SET TimeZone = 'UTC'")
-        if has_schema(con) and is_current(con, store / FOLDER):
+        if has_schema(con) and is_current(con, store / FOLDER, store / archive.FOLDER):
             if prepare is not None:
                 prepare(con)
             # What was made for this connection alone is what the file lacks.
@@ -177,7 +207,7 @@ def _open_current(store: Path, prepare: Prepare | None) -> duckdb.DuckDBPyConnec
 def _connect_memory(store: Path, prepare: Prepare | None, note: str) -> Connected:
     con = duckdb.connect(":memory:")
     create_schema(con)
-    report = load_journals(con, store / FOLDER)
+    report = load_journals(con, store / FOLDER, store / archive.FOLDER)
     if prepare is not None:
         prepare(con)
     return Connected(con, "memory", (note, *report.notes))

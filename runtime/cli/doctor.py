@@ -1,13 +1,20 @@
-"""`roundscope doctor`: what this machine offers, and whether verification is cheap on it. Needs no store."""
+"""`roundscope doctor`: what this machine offers, whether verification is cheap on it, and how large the store is.
+
+Needs no store.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.run import DEFAULT_STORE
+
 if TYPE_CHECKING:
     from runtime.diagnosis import Diagnosis
+    from telemetry.sizes import StoreSizes
 
 
 @click.command(
@@ -16,37 +23,41 @@ Example:
   roundscope doctor --json
 """
 )
+@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
-def command(as_json: bool) -> None:
+def command(store: Path, as_json: bool) -> None:
     """Show what this machine offers: processor, BLAS, versions, the default model, and the speed of matmul.
 
     Takes a few seconds. A forward over n tokens is mostly matmul of height n, so what 8 rows cost beside one tells
-    whether verifying a proposal is cheap here.
+    whether verifying a proposal is cheap here. Of the store, if there is one, it shows how large journals, database and
+    archive are.
     """
     from runtime.diagnosis import diagnose
+    from telemetry.sizes import measure_store
 
-    diagnosis = diagnose()
+    diagnosis, sizes = diagnose(), measure_store(store)
     if as_json:
-        _print_json(diagnosis)
+        _print_json(diagnosis, sizes)
     else:
-        _print_table(diagnosis)
+        _print_table(diagnosis, sizes)
 
 
-def _print_json(diagnosis: Diagnosis) -> None:
+def _print_json(diagnosis: Diagnosis, sizes: StoreSizes | None) -> None:
     import msgspec
 
     document = msgspec.structs.asdict(diagnosis) | {"environment": msgspec.structs.asdict(diagnosis.environment)}
+    document["store"] = None if sizes is None else msgspec.structs.asdict(sizes)
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
-def _print_table(diagnosis: Diagnosis) -> None:
+def _print_table(diagnosis: Diagnosis, sizes: StoreSizes | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(overflow="fold")
-    for name, value in _name_facts(diagnosis).items():
+    for name, value in (_name_facts(diagnosis) | _name_sizes(sizes)).items():
         table.add_row(name, "unknown" if value is None else str(value))
     console = Console(highlight=False, markup=False)
     console.print(table)
@@ -66,3 +77,15 @@ def _name_facts(diagnosis: Diagnosis) -> dict[str, Any]:
     for rows, microseconds in diagnosis.matmul_us.items():
         facts[f"matmul, {rows} row{'s' if rows > 1 else ''}"] = f"{microseconds:,.0f} us"
     return facts
+
+
+def _name_sizes(sizes: StoreSizes | None) -> dict[str, Any]:
+    if sizes is None:
+        return {"store": "none here yet"}
+    rows = ", ".join(f"{n:,} {table}" for table, n in sizes.archived_rows.items())
+    return {
+        "journals": f"{sizes.journals:,} files, {sizes.journal_bytes:,} bytes",
+        "database": f"{sizes.database_bytes:,} bytes",
+        "archive": f"{sizes.archive_files:,} files, {sizes.archive_bytes:,} bytes"
+        + (f"; of {sizes.archived_journals:,} journals: {rows}" if rows else ""),
+    } | {f"archive, problem {i}": problem for i, problem in enumerate(sizes.problems, 1)}

@@ -31,6 +31,7 @@ SUMMARIES = {
     "analyze": "Count work and check the speculative rule, in exact numbers.",
     "export": "Send spans by OTLP, or write them to files.",
     "import": "Take in spans that were exported elsewhere.",
+    "archive": "Move old journals into Parquet partitions.",
     "serve-metrics": "Serve metrics of everything recorded to Prometheus.",
     "doctor": "Show what this machine offers to speculation.",
 }

@@ -40,9 +40,16 @@ Examples:
 @click.option(
     "--generation", metavar="ID", help="Which generation the page shows round by round. [default: a typical one]"
 )
+@click.option("--archive-only", is_flag=True, help="Read the archive's Parquet files as they are, and nothing else.")
 @output_options
 def command(
-    name: str | None, run_id: str | None, store: Path, page: Path | None, generation: str | None, form: Form
+    name: str | None,
+    run_id: str | None,
+    store: Path,
+    page: Path | None,
+    generation: str | None,
+    archive_only: bool,
+    form: Form,
 ) -> None:
     """Show what a run found; works while it is still going on.
 
@@ -59,10 +66,10 @@ def command(
         raise UsageError("--generation goes with --html FILE; in the terminal: roundscope show ID")
     from dashboards.report import find_kind, render_report, require_kind, resolve_run
     from queries import find, install_views, run
-    from telemetry.store import connect
+    from telemetry.store import connect, connect_archive
 
     query = find(name) if name else None
-    with connect(store, prepare=install_views) as connected:
+    with (connect_archive if archive_only else connect)(store, prepare=install_views) as connected:
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
         chosen = resolve_run(connected.con, run_id)

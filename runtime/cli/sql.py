@@ -23,8 +23,9 @@ Examples:
 )
 @click.argument("statement")
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--archive-only", is_flag=True, help="Read the archive's Parquet files as they are, and nothing else.")
 @output_options
-def command(statement: str, store: Path, form: Form) -> None:
+def command(statement: str, store: Path, archive_only: bool, form: Form) -> None:
     """Ask the tables of the store anything, in DuckDB's SQL; `-` reads the question from standard input.
 
     The tables are runs, generations, rounds, ncm_generations, levels, journals, rejected and waiting, and the views of
@@ -33,12 +34,13 @@ def command(statement: str, store: Path, form: Form) -> None:
     query that reads it; the rows are those of the last.
     """
     from queries import ask, install_views
-    from telemetry.store import connect, restrict
+    from telemetry.archive import FOLDER
+    from telemetry.store import connect, connect_archive, restrict
 
     text = sys.stdin.read() if statement == "-" else statement
-    with connect(store, prepare=install_views) as connected:
+    with (connect_archive if archive_only else connect)(store, prepare=install_views) as connected:
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
-        restrict(connected.con)
+        restrict(connected.con, store / FOLDER if archive_only else None)
         result = ask(connected.con, text)
     write_rows(result.columns, result.rows, form)

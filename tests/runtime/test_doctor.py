@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import date
+from pathlib import Path
 
 import mlx.core
 import pytest
+from msgspec.structs import asdict
 
 from runtime.cores import usable_processors
 from runtime.diagnosis import Diagnosis, explain, judge
+from telemetry.archiving import archive_before
 from telemetry.records import Environment
+from telemetry.sizes import measure_store
+from telemetry.store import DATABASE
 from tests.conftest import lack, run_python
+from tests.telemetry.stores import header, whole_run, write_lines
 
 DOCTOR = "from runtime.cli.main import main\nmain(['doctor', *__import__('sys').argv[1:]])"
 HIDE_MODEL = """
@@ -54,7 +61,7 @@ def test_json_is_one_document_with_every_fact() -> None:
     child = run_python(DOCTOR, "--json", env={"ROUNDSCOPE_BLAS": "stock", "MLX_ENABLE_TF32": "0"})
     assert (child.returncode, child.stderr) == (0, "")
     document = json.loads(child.stdout)
-    assert set(document) == set(Diagnosis.__struct_fields__)
+    assert set(document) == {*Diagnosis.__struct_fields__, "store"}
     assert set(document["environment"]) == set(Environment.__struct_fields__)
     environment = document["environment"]
     assert environment["precision"] == {"MLX_ENABLE_TF32": "0"}
@@ -69,6 +76,32 @@ def test_json_is_one_document_with_every_fact() -> None:
     assert min(document["matmul_us"].values()) > 0
     assert document["sentence"] == explain(document["verification"], document["steps_for_8"])
     assert (document["model_path"] is None) != (document["model_problem"] is None)
+
+
+def test_the_sizes_of_a_store_are_those_of_its_files(tmp_path: Path) -> None:
+    write_lines(tmp_path, whole_run())
+    archive_before(tmp_path, date(2023, 11, 16))
+    kept = write_lines(tmp_path, [header()], "b")
+    [partition] = (tmp_path / "archive" / "rounds").rglob("*.parquet")
+    sizes = measure_store(tmp_path)
+    assert sizes is not None
+    assert asdict(sizes) == {
+        "journals": 1,
+        "journal_bytes": kept.stat().st_size,
+        "database_bytes": (tmp_path / DATABASE).stat().st_size,
+        "archive_files": 4,
+        "archive_bytes": sum(path.stat().st_size for path in tmp_path.rglob("*.parquet")),
+        "archived_journals": 1,
+        "archived_rows": {"runs": 1, "generations": 2, "rounds": 6, "journals": 1},
+        "problems": [],
+    }
+    partition.unlink()
+    child = run_python(DOCTOR, "--store", str(tmp_path), env={"COLUMNS": "400", "ROUNDSCOPE_BLAS": "stock"})
+    assert (child.returncode, child.stderr) == (0, "")
+    shown = dict(line.rstrip().split("  ", 1) for line in child.stdout.split("\n\n")[0].splitlines())
+    assert shown["journals"].strip() == f"1 files, {kept.stat().st_size:,} bytes"
+    assert shown["archive, problem 1"].strip().startswith(f"{partition} of the archive is missing or damaged")
+    assert measure_store(tmp_path / "none") is None
 
 
 def test_the_number_of_threads_is_the_one_that_was_asked_for() -> None:
@@ -92,6 +125,7 @@ def test_the_table_shows_the_same_and_ends_with_the_sentence() -> None:
         "matmul, 1 row",
         "matmul, 8 rows",
         "matmul, 64 rows",
+        "store",
     ]
     assert lines[-1].startswith("Verification is ")
 

@@ -10,19 +10,23 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 
 import pytest
 
+from telemetry import archiving
+from telemetry.archiving import archive_before
 from telemetry.errors import RoundscopeError, UsageError
 from telemetry.journal import FOLDER, Journal
 from telemetry.ledger import Ledger
-from telemetry.serving import LOCK, LOOPBACK, STATE, check_port, listen, lock, open_counting
+from telemetry.serving import LOCK, LOOPBACK, STATE, check_port, find_uncounted, listen, lock, open_counting
 from telemetry.span_data import derive_trace_id
 from tests.conftest import ROOT, child_environment, run_python
 from tests.telemetry import stores
 from tests.telemetry.test_journal import DYING
 
+DAY = date(2023, 11, 16)
 SERVE = "import sys; from runtime.cli.main import main; main(['serve-metrics', '--port', '0', '--store', sys.argv[1]])"
 
 
@@ -135,6 +139,40 @@ def test_counters_go_on_after_kill_9_and_archiving(tmp_path: Path) -> None:
     never_back(second, third)
     assert [total(each, "rounds_total") for each in (first, second, third)] == [9, 9, 12]
     assert total(third, "round_seconds_sum") == 12 * 90 / 1e9
+
+
+def test_archiving_takes_nothing_from_the_counters(tmp_path: Path) -> None:
+    """Whether an endpoint runs, and had read the journal or not, or none does but one did before."""
+    for name in "abc":
+        stores.write_lines(tmp_path, [stores.header(), *stores.whole_generation(name)], name)
+    first = count(tmp_path)
+    stores.write_lines(tmp_path, [stores.header(), *stores.whole_generation("d")], "d")
+    assert archive_before(tmp_path, DAY).journals == 4
+    never_back(first, second := count(tmp_path))
+    stores.write_lines(tmp_path, [stores.header(), *stores.whole_generation("e")], "e")
+    with serving(tmp_path) as (_, address):
+        never_back(second, third := parse(scrape(address)))
+        stores.write_lines(tmp_path, [stores.header(), *stores.whole_generation("f")], "f")
+        assert archive_before(tmp_path, DAY).journals == 2
+        never_back(third, fourth := parse(scrape(address)))
+    fifth = count(tmp_path)
+    never_back(fourth, fifth)
+    totals = [total(each, "rounds_total") for each in (first, second, third, fourth, fifth)]
+    assert totals == [9, 12, 15, 18, 18]
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def test_what_the_endpoint_cannot_count_yet_is_not_archived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archiving, "find_uncounted", lambda *arguments: find_uncounted(*arguments, patience_s=0))
+    a, b = ([stores.header(), stores.generation(name, run_id=None), *stores.rounds(name, 3)] for name in "ab")
+    stores.write_lines(tmp_path, a, "a")
+    count(tmp_path)
+    stores.write_lines(tmp_path, b, "b")
+    with lock(tmp_path):  # an endpoint that hangs
+        done = archive_before(tmp_path, DAY)
+    assert (done.journals, done.left) == (1, {archiving.UNCOUNTED: 1})
+    assert archive_before(tmp_path, DAY).journals == 1
+    assert total(count(tmp_path), "rounds_total") == 6
 
 
 def test_a_generation_may_go_on_while_the_endpoint_is_away(tmp_path: Path) -> None:

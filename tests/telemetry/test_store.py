@@ -76,7 +76,7 @@ def test_a_journal_becomes_rows(tmp_path: Path) -> None:
         ]
         assert column(con, "SELECT count(*) FROM rejected UNION ALL SELECT count(*) FROM waiting") == [0, 0]
         assert con.execute("SELECT * EXCLUDE (fingerprint, bytes_read) FROM journals").fetchall() == [
-            ("a.ndjson", SCHEMA_VERSION, header().host, 7, 5, "0.1", "ended", 15, 0, 0, 0)
+            ("a.ndjson", SCHEMA_VERSION, header().host, 7, 5, "0.1", "ended", 15, 0, 0, 0, None)
         ]
 
 

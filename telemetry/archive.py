@@ -1,0 +1,144 @@
+"""The archive: what journals of ended processes held, as Parquet partitions in STORE/archive.
+
+`archive/TABLE/run=ID/day=YYYY-MM-DD/BATCH-N.parquet` has the rows of a table as it is in the database, every column
+with its type; `run` is the run's id (`none` without one) and `day` the UTC day on which that run began, or the
+generation or journal where there is no run. A batch is what was archived at once, and `archive/manifest/BATCH.json`
+names its files and the journals that it covers: a file that no manifest names is not there, and a batch is there as
+soon as its manifest is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from telemetry.errors import RoundscopeError
+from telemetry.records import SCHEMA_VERSION
+
+FOLDER = "archive"
+MANIFESTS = "manifest"
+UNFINISHED = ".unfinished"
+"""Folder of what is being written; whatever is in it may be deleted while nobody archives."""
+
+NO_RUN = "none"
+"""Partition of what was recorded outside a run."""
+
+MAX_RUN_BYTES = 200
+"""Of a run's id in the name of a folder; a longer one goes by its digest."""
+
+SCHEMA_KEY, WRITER_KEY, TABLE_KEY = "roundscope_schema_version", "roundscope_version", "roundscope_table"
+"""Keys of each file's metadata."""
+
+
+class ArchivedFile(Struct, kw_only=True):
+    """A partition's file; `path` is within the archive."""
+
+    path: str
+    table: str
+    n_rows: int
+    n_bytes: int
+    sha256: str
+
+
+class ArchivedJournal(Struct, kw_only=True):
+    """A journal that a batch covers, as it was when it was read to its end."""
+
+    journal: str
+    n_bytes: int
+    fingerprint: int
+    n_lines: int
+
+
+class Manifest(Struct, kw_only=True):
+    """What a batch consists of."""
+
+    batch: str
+    schema_version: int
+    roundscope_version: str
+    created_wall_ns: int
+    journals: list[ArchivedJournal]
+    files: list[ArchivedFile]
+
+    def files_of(self, table: str) -> list[ArchivedFile]:
+        """The files of a table."""
+        return [file for file in self.files if file.table == table]
+
+
+class Refused(RoundscopeError):
+    """A batch cannot be read; the message names the file and the cure."""
+
+
+def list_batches(archive: Path) -> list[str]:
+    """The names of the batches that are there, in the order in which they were made."""
+    try:
+        names = os.listdir(archive / MANIFESTS)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+
+def read_manifest(archive: Path, batch: str) -> Manifest:
+    """What a batch consists of; Refused if it cannot be read or was written by a newer version."""
+    path = archive / MANIFESTS / f"{batch}.json"
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=_Version)
+        if manifest.schema_version > SCHEMA_VERSION:
+            raise Refused(
+                f"{path} was written by roundscope {manifest.roundscope_version} (records of version "
+                f"{manifest.schema_version}, known here: up to {SCHEMA_VERSION}); what it archived is left out until "
+                "roundscope is upgraded"
+            )
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+class _Version(Struct):
+    schema_version: int
+    roundscope_version: str
+
+
+def check_files(archive: Path, manifest: Manifest, *, thoroughly: bool = True) -> None:
+    """Raise Refused unless every file of a batch is there as it was written.
+
+    thoroughly: their content is read, else only their sizes are compared.
+    """
+    for file in manifest.files:
+        path = archive / file.path
+        try:
+            n_bytes = path.stat().st_size
+            if n_bytes != file.n_bytes:
+                raise _damaged(path, f"it has {n_bytes:,} bytes and had {file.n_bytes:,}")
+            if thoroughly and digest_file(path) != file.sha256:
+                raise _damaged(path, "its content is not what was written")
+        except OSError as error:
+            raise _damaged(path, error.strerror or str(error)) from error
+
+
+def digest_file(path: Path) -> str:
+    """sha256 of a file's content."""
+    digest = sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def find_strays(archive: Path) -> Iterator[Path]:
+    """Partition files that no manifest names: what an archiving that was broken off left. Raises Refused."""
+    named = {archive / file.path for batch in list_batches(archive) for file in read_manifest(archive, batch).files}
+    for path in archive.glob("*/run=*/day=*/*.parquet"):
+        if path not in named:
+            yield path
+
+
+def _damaged(path: Path, reason: str) -> Refused:
+    return Refused(
+        f"{path} of the archive is missing or damaged ({reason}); what was archived with it is left out until that "
+        "file is restored from a copy"
+    )

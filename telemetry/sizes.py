@@ -1,0 +1,55 @@
+"""How much a store holds: journals, database and archive, in files and bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from telemetry import archive, journal
+from telemetry.archive import Refused
+from telemetry.store import DATABASE
+
+
+class StoreSizes(Struct, kw_only=True):
+    """Files and bytes. archived_journals: covered by the archive's batches; archived_rows: in them, by table."""
+
+    journals: int
+    journal_bytes: int
+    database_bytes: int
+    archive_files: int
+    archive_bytes: int
+    archived_journals: int
+    archived_rows: dict[str, int]
+    problems: list[str]
+
+
+def measure_store(store: Path) -> StoreSizes | None:
+    """The sizes of a store; None if there is none. Nothing is opened but manifests, so it works during a run."""
+    if not store.is_dir():
+        return None
+    journals = [path.stat().st_size for path in (store / journal.FOLDER).glob(f"*{journal.SUFFIX}")]
+    database = [path.stat().st_size for path in store.glob(f"{DATABASE}*") if path.is_file()]
+    sizes = StoreSizes(
+        journals=len(journals),
+        journal_bytes=sum(journals),
+        database_bytes=sum(database),
+        archive_files=0,
+        archive_bytes=0,
+        archived_journals=0,
+        archived_rows={},
+        problems=[],
+    )
+    for batch in archive.list_batches(store / archive.FOLDER):
+        try:
+            manifest = archive.read_manifest(store / archive.FOLDER, batch)
+            archive.check_files(store / archive.FOLDER, manifest, thoroughly=False)
+        except Refused as error:
+            sizes.problems.append(str(error))
+            continue
+        sizes.archived_journals += len(manifest.journals)
+        for file in manifest.files:
+            sizes.archive_files += 1
+            sizes.archive_bytes += file.n_bytes
+            sizes.archived_rows[file.table] = sizes.archived_rows.get(file.table, 0) + file.n_rows
+    return sizes
