@@ -57,7 +57,7 @@ def run(environment: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [environment / "bin" / program, *arguments],
         cwd=folder,
-        env=child_environment({"PYTHONPATH": None, "ROUNDSCOPE_BLAS": "stock"}),
+        env=child_environment({"PYTHONPATH": None, "ROUNDSCOPE_BLAS": "auto"}),
         capture_output=True,
         text=True,
         check=False,
