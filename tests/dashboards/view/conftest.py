@@ -78,7 +78,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def viewer(store: Path) -> Iterator[Viewer]:
     """The server on it."""
-    with serving(store, limit_s=1.0) as running:
+    with serving(store, limit_s=5.0) as running:
         yield running
 
 

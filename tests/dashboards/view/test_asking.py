@@ -112,7 +112,7 @@ def restricted(store: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 @pytest.fixture
 def asker(store: Path) -> Iterator[Asker]:
     """Asks in processes of their own."""
-    made = Asker(store, limit_s=1.0, most_rows=5)
+    made = Asker(store, limit_s=2.0, most_rows=5)
     yield made
     made.close()
 
@@ -194,7 +194,7 @@ def test_no_rows_are_an_answer(asker: Asker) -> None:
 def test_a_query_that_takes_too_long_is_ended_and_says_so(asker: Asker, sql: str) -> None:
     answer = asker.ask(sql, None)
     assert answer.error == (
-        "the query took longer than 1 s and was ended: ask for less, or type it after `roundscope sql`"
+        "the query took longer than 2 s and was ended: ask for less, or type it after `roundscope sql`"
     )
 
 
