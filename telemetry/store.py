@@ -45,6 +45,8 @@ Prepare: TypeAlias = Callable[[duckdb.DuckDBPyConnection], None]
 
 # Storage that clients of DuckDB 1.1 (2024) and later can open; tried with 1.1.3, 1.3.2 and 1.4.5.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {"storage_compatibility_version": "v1.0.0"}
+_QUIET = "SET enable_progress_bar = false"
+"""DuckDB draws it on standard output, between the data."""
 _DAMAGE = (
     "not a valid DuckDB database file",
     "Corrupt database file",
@@ -112,6 +114,7 @@ def connect(store: Path, prepare: Prepare | None = None, *, patience_s: float = 
         except (StoreBusy, StoreUnwritable) as error:
             connected = _connect_memory(store, prepare, f"{error}; the journals were read into memory instead")
     try:
+        connected.con.execute(_QUIET)
         yield connected
     finally:
         connected.con.close()
@@ -125,6 +128,7 @@ def connect_archive(store: Path, prepare: Prepare | None = None) -> Iterator[Con
         notes = create_views(con, store / archive.FOLDER)
         if prepare is not None:
             prepare(con)
+        con.execute(_QUIET)
         yield Connected(con, "archive", tuple(notes))
 
 

@@ -145,6 +145,8 @@ def _say_end(code: int, limit_s: float) -> str:
 def main() -> None:
     """Answer the question on standard input."""
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    answers = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nothing but the answer: DuckDB shows progress there
     begin_following()
     with contextlib.suppress(ValueError, OSError):  # a lower limit may be set already
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
@@ -155,8 +157,8 @@ def main() -> None:
         answer = Answer(error=str(error))
     except MemoryError:
         answer = Answer(error="the query needs more memory than it may have: ask for less")
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
-    sys.stdout.flush()
+    with open(answers, "wb") as pipe:
+        pipe.write(msgspec.json.encode(answer))
     os._exit(0)  # nothing is left to do, and an interrupted query may not let go
 
 

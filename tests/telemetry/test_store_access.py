@@ -305,3 +305,9 @@ def test_a_restricted_connection_reaches_nothing_but_its_tables(store: Path, sou
 def test_the_database_is_open_for_reading_only(store: Path, statement: str) -> None:
     with connect(store) as connected, pytest.raises(duckdb.InvalidInputException, match="read-only"):
         connected.con.execute(statement)
+
+
+def test_no_progress_is_drawn_between_the_data(store: Path) -> None:
+    """DuckDB would write it to standard output after two seconds."""
+    with connect(store) as connected:
+        assert column(connected.con, "SELECT current_setting('enable_progress_bar')") == [False]
