@@ -73,7 +73,8 @@ A generation is a trace, made from its records after it has ended, with the time
 
 `OTEL_EXPORTER_OTLP_*`, `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are respected; while a run goes on, a request
 waits 3 seconds at most, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` says. Of W3C trace context `traceparent` is taken and
-given, `tracestate` is not. Spans sent over HTTP lack the sampled bit in their flags: OpenTelemetry's exporter leaves it out.
+given, `tracestate` is not. Spans sent over HTTP lack the sampled bit in their flags: OpenTelemetry's exporter leaves
+it out.
 
 ## What holds for all
 
