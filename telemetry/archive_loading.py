@@ -12,6 +12,7 @@ from pathlib import Path
 import duckdb
 
 from telemetry.archive import ArchivedFile, Manifest, Refused, check_files, list_batches, read_manifest
+from telemetry.bulk import escape_glob
 from telemetry.schema import Layout, layouts, quote, quote_name
 
 
@@ -105,7 +106,7 @@ def select_rows(con: duckdb.DuckDBPyConnection, archive: Path, layout: Layout, f
 
 def read_parquet(paths: Sequence[Path]) -> str:
     """The rows of these files, as something to select from; with the columns `run` and `day` of their folders."""
-    listed = ", ".join(quote(str(path)) for path in paths)
+    listed = ", ".join(quote(escape_glob(path)) for path in paths)
     return (
         f"read_parquet([{listed}], union_by_name = true, hive_partitioning = true, "
         "hive_types = {'run': VARCHAR, 'day': DATE})"

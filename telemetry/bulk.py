@@ -6,6 +6,9 @@ bad row undoes a whole insert, `insert_carefully` judges each row first and says
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -20,6 +23,7 @@ from telemetry.records import Check
 from telemetry.schema import Column, Layout, quote, quote_name
 
 _LEAST_OBJECT_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 24
 _encode = msgspec.json.Encoder().encode
 
 UNREADABLE = "a value does not fit its column"
@@ -31,6 +35,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._copies = folder / "copies"
         # A name is never used again: DuckDB may keep what it read from a file of that name.
         self._serial = count()
 
@@ -49,22 +54,58 @@ class Spool:
         else:
             lines, origin = [_mark(line, journal) for journal, lines in parts for line in lines], "journal"
             columns = (*columns, Column("journal", "VARCHAR", "", None))
-        try:
+        with self._explaining():
             path.write_bytes(b"\n".join(lines))
+        names = ", ".join(quote_name(column.name) for column in columns if column.name != "journal")
+        yield f"(SELECT {names}, {origin} FROM {_read_json([path], columns, 2 * max(map(len, lines)))})"
+        path.unlink()
+
+    def copy(self, fd: int, name: str, start: int, end: int) -> Path:
+        """A file of this name that has these bytes of another; it is there until `clear`."""
+        path = self._copies / str(next(self._serial)) / name
+        with self._explaining():
+            path.parent.mkdir(parents=True)
+            with path.open("wb", buffering=0) as file:
+                while start < end:
+                    start += file.write(os.pread(fd, min(_PIECE_BYTES, end - start), start))
+        return path
+
+    def clear(self) -> None:
+        """Delete the copies."""
+        shutil.rmtree(self._copies, ignore_errors=True)
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RoundscopeError(
                 f"cannot write to the temporary folder {self._folder.parent}: {error.strerror}; "
                 "free space there, or set TMPDIR to another folder"
             ) from error
-        names = ", ".join(quote_name(column.name) for column in columns if column.name != "journal")
-        types = ", ".join(f"{quote_name(column.name)}: {quote(column.sql_type)}" for column in columns)
-        # Small objects make small buffers, and so more of them to share out among threads.
-        largest = max(_LEAST_OBJECT_BYTES, 2 * max(map(len, lines)))
-        yield (
-            f"(SELECT {names}, {origin} FROM read_json({quote(str(path))}, format = 'newline_delimited', "
-            f"columns = {{{types}}}, ignore_errors = true, maximum_object_size = {largest}))"
-        )
-        path.unlink()
+
+
+def select_kind(paths: Sequence[Path], kind: str, columns: Sequence[Column]) -> str:
+    """The lines of a kind in whole journals as something to select from; the names of the files are the journals'."""
+    names = ", ".join(quote_name(column.name) for column in columns)
+    tag = Column("type", "VARCHAR", "", None)
+    source = _read_json(paths, (tag, *columns), _LEAST_OBJECT_BYTES)
+    return f"(SELECT {names}, parse_filename(filename) AS journal FROM {source} WHERE type = {quote(kind)})"
+
+
+def _read_json(paths: Sequence[Path], columns: Sequence[Column], largest: int) -> str:
+    listed = ", ".join(quote(escape_glob(path)) for path in paths)
+    types = ", ".join(f"{quote_name(column.name)}: {quote(column.sql_type)}" for column in columns)
+    # Small objects make small buffers, and so more of them to share out among threads.
+    return (
+        f"read_json([{listed}], format = 'newline_delimited', columns = {{{types}}}, ignore_errors = true, "
+        f"filename = true, maximum_object_size = {max(_LEAST_OBJECT_BYTES, largest)})"
+    )
+
+
+def escape_glob(path: Path) -> str:
+    """The path as DuckDB's readers take it for this very file."""
+    return re.sub(r"([*?[])", r"[\1]", str(path))
 
 
 def _mark(line: bytes, journal: str) -> bytes:
@@ -72,14 +113,15 @@ def _mark(line: bytes, journal: str) -> bytes:
     return b'{"journal":%b,%b' % (_encode(journal), line.lstrip()[1:])
 
 
-def insert(con: duckdb.DuckDBPyConnection, layout: Layout, source: str, given: Sequence[Column]) -> None:
-    """Insert all rows of `source`; raises duckdb.Error, and inserts none, if a constraint refuses one.
+def insert(con: duckdb.DuckDBPyConnection, layout: Layout, source: str, given: Sequence[Column]) -> int:
+    """Insert all rows of `source` and say how many; raises duckdb.Error, and inserts none, if a constraint refuses one.
 
     In a table with one row a journal, a journal's row takes the place of its last one.
     """
     names = ", ".join([*(quote_name(column.name) for column in given), "journal"])
     verb = "INSERT OR REPLACE INTO" if layout.key == ("journal",) else "INSERT INTO"
-    con.execute(f"{verb} {layout.name} ({names}) SELECT {names} FROM {source}")
+    [(n,)] = con.execute(f"{verb} {layout.name} ({names}) SELECT {names} FROM {source}").fetchall()
+    return int(n)
 
 
 def insert_carefully(

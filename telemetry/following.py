@@ -147,8 +147,9 @@ class Follower:
         return True
 
 
-def _decode_lines(lines: list[bytes], row: JournalRow) -> list[Line]:
+def _decode_lines(data: bytes, row: JournalRow) -> list[Line]:
     assert isinstance(row, Followed)
+    lines = data.split(b"\n")
     given = []
     for number, text in enumerate(lines, row.n_lines + 1):
         line = _decode(row.journal, number, text)

@@ -1,46 +1,36 @@
 """Fills the tables from journals and the archive: what is new in them, each line once, in whatever order they come.
 
 Rows are committed together with the note of how far each journal was read, so a load that is broken off loses nothing
-and is taken up by the next. While one group of batches is inserted, another thread reads the next.
+and is taken up by the next. Large journals are taken whole (`telemetry.large`) where nothing about them is odd; of the
+others, while one group of batches is inserted, another thread reads the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import duckdb
-import msgspec
-from msgspec import Struct
 
 from telemetry.archive import list_batches
 from telemetry.archive_loading import Stale, has_batches, load_batches
-from telemetry.bulk import Spool, insert, insert_carefully
+from telemetry.bulk import Spool
 from telemetry.completion import complete_rows
+from telemetry.inserting import REFUSALS, insert_batches, transaction
 from telemetry.journal import SUFFIX
-from telemetry.reading import BATCH_BYTES, Batch, Replaced, TooNew, is_as_it_was, read_journal, reject
-from telemetry.records import TABLES
-from telemetry.schema import JournalRow, Rejected, Waiting, describe_columns, kind_name, layouts
+from telemetry.large import load_large
+from telemetry.reading import BATCH_BYTES, Batch, Replaced, TooNew, is_as_it_was, read_journal
+from telemetry.schema import JournalRow, layouts
 
-_REFUSALS = (
-    duckdb.ConstraintException,
-    duckdb.ConversionException,
-    duckdb.InvalidInputException,
-    duckdb.OutOfRangeException,
-)
-_LAYOUTS = {layout.name: layout for layout in layouts()}
-_OPENS = {table.opens: _LAYOUTS[table.name] for table in TABLES}
-_ADDS = [kind for table in TABLES for kind in table.adds]
 GROUPS_AT_ONCE = 16
 """Groups in a transaction. Long ones save DuckDB from writing rows twice, to its log and to its tables."""
 
 _COUNTS = ("n_lines", "n_rejected", "n_torn", "n_lost")
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass
@@ -96,9 +86,9 @@ def _sum_up(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
 
 
 def _clear(con: duckdb.DuckDBPyConnection) -> None:
-    with _transaction(con):
-        for name in _LAYOUTS:
-            con.execute(f"DELETE FROM {name}")
+    with transaction(con):
+        for layout in layouts():
+            con.execute(f"DELETE FROM {layout.name}")
 
 
 def _load(con: duckdb.DuckDBPyConnection, folder: Path, archive: Path | None, spool: Spool) -> list[str]:
@@ -110,17 +100,18 @@ def _load(con: duckdb.DuckDBPyConnection, folder: Path, archive: Path | None, sp
         # What was archived meanwhile may be in neither: its journal had gone before it was read.
         if archive is None or list_batches(archive) == batches:
             break
-    with _transaction(con):
+    with transaction(con):
         complete_rows(con)
     return notes
 
 
 def _load_new(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -> list[str]:
+    load_large(con, _find(folder), _fetch_known(con), spool)
     [(threads,)] = con.execute("SELECT current_setting('threads')").fetchall()
     con.execute(f"SET threads = {max(1, threads - 1)}")  # one processor is left to the thread that reads
     try:
         notes = _load_at_once(con, folder, spool)
-    except _REFUSALS:
+    except REFUSALS:
         notes = _load_in_steps(con, folder, spool)
     finally:
         con.execute(f"SET threads = {threads}")
@@ -134,9 +125,9 @@ def _load_at_once(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) ->
         n_done = GROUPS_AT_ONCE
         while n_done == GROUPS_AT_ONCE:
             n_done = 0
-            with _transaction(con):
+            with transaction(con):
                 for group in islice(groups, GROUPS_AT_ONCE):
-                    _apply(con, group, spool, carefully=False)
+                    insert_batches(con, group, spool, carefully=False)
                     n_done += 1
     return notes
 
@@ -147,11 +138,11 @@ def _load_in_steps(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -
     with closing(_read_ahead(_group(_read_all(folder, _fetch_known(con), notes)))) as groups:
         for group in groups:
             try:
-                with _transaction(con):
-                    _apply(con, group, spool, carefully=False)
-            except _REFUSALS:
-                with _transaction(con):
-                    _apply(con, group, spool, carefully=True)
+                with transaction(con):
+                    insert_batches(con, group, spool, carefully=False)
+            except REFUSALS:
+                with transaction(con):
+                    insert_batches(con, group, spool, carefully=True)
     return notes
 
 
@@ -205,59 +196,3 @@ def _read_ahead(groups: Iterator[list[Batch]]) -> Generator[list[Batch]]:
         while (group := coming.result()) is not None:
             coming = pool.submit(next, groups, None)
             yield group
-
-
-@contextmanager
-def _transaction(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    con.begin()
-    try:
-        yield
-    except BaseException:
-        with suppress(duckdb.Error):  # after a failed write there may be nothing left to roll back
-            con.rollback()
-        raise
-    con.commit()
-
-
-def _apply(con: duckdb.DuckDBPyConnection, group: list[Batch], spool: Spool, *, carefully: bool) -> None:
-    rejected = [row for batch in group for row in batch.rejected]
-    for kind in _OPENS:
-        parts = [batch for batch in group if kind in batch.lines]
-        if parts:
-            rejected += _insert_rows(con, kind, parts, spool, carefully)
-    _insert_own(con, "rejected", rejected, spool)
-    _insert_own(con, "waiting", [row for batch in group for row in _let_wait(batch)], spool)
-    _insert_own(con, "journals", list({batch.row.journal: batch.row for batch in group}.values()), spool)
-
-
-def _insert_rows(
-    con: duckdb.DuckDBPyConnection, kind: type[Struct], parts: list[Batch], spool: Spool, carefully: bool
-) -> list[Rejected]:
-    layout, given = _OPENS[kind], describe_columns(kind)
-    with spool.offer([(batch.row.journal, batch.lines[kind]) for batch in parts], given) as source:
-        if not carefully:
-            insert(con, layout, source, given)
-            return []
-        faults = dict(insert_carefully(con, layout, source, given))
-    origins = ((batch, i) for batch in parts for i in range(len(batch.lines[kind])))
-    return [
-        reject(batch.row.journal, batch.numbers[kind][i], faults[position], batch.lines[kind][i])
-        for position, (batch, i) in enumerate(origins)
-        if position in faults
-    ]
-
-
-def _let_wait(batch: Batch) -> Iterator[Waiting]:
-    for kind in _ADDS:
-        for number, line in zip(batch.numbers.get(kind, ()), batch.lines.get(kind, ()), strict=True):
-            yield Waiting(journal=batch.row.journal, line=number, type=kind_name(kind), record=line.decode())
-
-
-def _insert_own(
-    con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[JournalRow | Rejected | Waiting], spool: Spool
-) -> None:
-    if not rows:
-        return
-    given = [column for column in describe_columns(type(rows[0])) if column.name != "journal"]
-    with spool.offer([(row.journal, [_encode(row)]) for row in rows], given) as source:
-        insert(con, _LAYOUTS[table], source, given)

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +34,9 @@ UNREADABLE = (msgspec.DecodeError, RecursionError)
 
 Sorted = TypeVar("Sorted")
 
-decode_line = msgspec.json.Decoder(Record).decode
+_decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+decode_line = _decoder.decode
+_encode = msgspec.json.Encoder().encode
 _decode_header = msgspec.json.Decoder(JournalRecord).decode
 _decode_loss = msgspec.json.Decoder(LossRecord).decode
 
@@ -48,21 +51,29 @@ class TooNew(Exception):
 
 @dataclass
 class Batch:
-    """Some lines of a journal. `lines` and `numbers` (from 1) belong together; `row` is the journal's after them."""
+    """Some lines of a journal. `lines` and `numbers` (from 1) belong together; `row` is the journal's after them.
+
+    n_counted: lines of the kind that was to be counted only; they are not in `lines`.
+    """
 
     row: JournalRow
     size: int = 0
     lines: dict[type[Struct], list[bytes]] = field(default_factory=dict)
     numbers: dict[type[Struct], list[int]] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
+    n_counted: int = 0
 
 
-def read_journal(path: Path, before: JournalRow | None) -> Iterator[Batch]:
+def read_journal(
+    path: Path, before: JournalRow | None, *, counted: type[Struct] | None = None, limit: int | None = None
+) -> Iterator[Batch]:
     """What `path` holds beyond `before`, the state in which it was left; nothing if it is as it was.
 
-    Raises what `read_batches` does.
+    counted: a kind whose lines are checked and counted, and not given. limit: where to stop, the end of a line. Raises
+    what `read_batches` does.
     """
-    for row, size, batch in read_batches(path, before, _sort_lines):
+    sort = _sort_lines if counted is None else partial(_count_lines, counted)
+    for row, size, batch in read_batches(path, before, sort, limit):
         if batch is None:
             batch = Batch(row)
         batch.row, batch.size = row, size
@@ -70,13 +81,13 @@ def read_journal(path: Path, before: JournalRow | None) -> Iterator[Batch]:
 
 
 def read_batches(
-    path: Path, before: JournalRow | None, sort: Callable[[list[bytes], JournalRow], Sorted]
+    path: Path, before: JournalRow | None, sort: Callable[[bytes, JournalRow], Sorted], limit: int | None = None
 ) -> Iterator[tuple[JournalRow, int, Sorted | None]]:
     """Some lines at a time beyond `before`: the journal's row after them, their bytes, and what `sort` makes of them.
 
-    `sort` gets the row before the lines and takes down in it what they say. Where only the writer's state is new, there
-    is one row without lines. A last line without an end is left for later while the writer may still finish it. Raises
-    Replaced, TooNew, OSError.
+    `sort` gets the lines, and the row before them, in which it takes down what they say. Where only the writer's state
+    is new, there is one row without lines. A last line without an end is left for later while the writer may still
+    finish it. Raises Replaced, TooNew, OSError.
     """
     with open(path, "rb", buffering=0) as file:
         fd = file.fileno()
@@ -87,8 +98,8 @@ def read_batches(
             raise Replaced(path.name)
         row.writer = _judge_writer(held, row.host)
         n_batches = 0
-        for lines, size in _read_lines(fd, row):
-            batch = sort(lines, row)
+        for data, size in _read_lines(fd, row, limit):
+            batch = sort(data, row)
             row.bytes_read += size
             row.fingerprint = _fingerprint(fd, row.bytes_read)
             row.writer = _judge_writer(held, row.host)
@@ -139,24 +150,29 @@ def _fingerprint(fd: int, length: int) -> int:
     return zlib.crc32(os.pread(fd, size, 0) + os.pread(fd, size, length - size))
 
 
-def _read_lines(fd: int, row: JournalRow) -> Iterator[tuple[list[bytes], int]]:
-    """The lines from `row.bytes_read` on in lists of about BATCH_BYTES, each with its size in the file."""
+def _read_lines(fd: int, row: JournalRow, limit: int | None) -> Iterator[tuple[bytes, int]]:
+    """The lines from `row.bytes_read` on, about BATCH_BYTES of them at a time, less the end of the last one.
+
+    With each their size in the file.
+    """
     size = BATCH_BYTES
     while True:
+        size = size if limit is None else min(size, limit - row.bytes_read)
         data = os.pread(fd, size, row.bytes_read)
-        *lines, tail = data.split(b"\n")
-        if lines:
-            yield lines, len(data) - len(tail)
-        if len(data) < size:
+        end = data.rfind(b"\n")
+        if end >= 0:
+            yield data[:end], end + 1
+        if len(data) < size or not data:
             break
-        size = BATCH_BYTES if lines else 2 * size
-    if tail and row.writer == "ended":
-        yield [tail], len(tail)
+        size = BATCH_BYTES if end >= 0 else 2 * size
+    if row.writer == "ended" and (tail := data[end + 1 :]):
+        yield tail, len(tail)
 
 
-def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
+def _sort_lines(data: bytes, row: JournalRow) -> Batch:
     """Decode every line and put it with those of its kind; count in `row` what is no record."""
     batch = Batch(row)
+    lines = data.split(b"\n")
     last: type[Struct] | None = None
     for number, line in enumerate(lines, row.n_lines + 1):
         try:
@@ -175,10 +191,65 @@ def _sort_lines(lines: list[bytes], row: JournalRow) -> Batch:
         kept.append(line)
         numbers.append(number)
     row.n_lines += len(lines)
-    for line in batch.lines.get(JournalRecord, ()):
-        take_over(_decode_header(line), row)
-    row.n_lost += sum(_decode_loss(line).n_records for line in batch.lines.get(LossRecord, ()))
+    _take_down(batch)
     return batch
+
+
+def _take_down(batch: Batch) -> None:
+    """Note in the journal's row what its own lines say."""
+    for line in batch.lines.get(JournalRecord, ()):
+        take_over(_decode_header(line), batch.row)
+    batch.row.n_lost += sum(_decode_loss(line).n_records for line in batch.lines.get(LossRecord, ()))
+
+
+def _count_lines(kind: type[Struct], data: bytes, row: JournalRow) -> Batch:
+    """Decode all lines at once, or where anything about them is odd, one by one; those of `kind` are only counted."""
+    batch = _sort_at_once(kind, data, row)
+    if batch is None:
+        batch = _sort_lines(data, row)
+        batch.n_counted = len(batch.lines.pop(kind, ()))
+        batch.numbers.pop(kind, None)
+    else:
+        _take_down(batch)
+    return batch
+
+
+def _sort_at_once(kind: type[Struct], data: bytes, row: JournalRow) -> Batch | None:
+    """The batch of lines that are a record each, those of `kind` counted; None, and `row` as it was, if others may be.
+
+    Decoding at once takes no heed of where lines end. There are as many ends as records, though, and those of other
+    kinds are found as lines of their own; that those of `kind` are is for the caller to find, who counts them as well.
+    """
+    try:
+        records = _decoder.decode_lines(data)
+    except UNREADABLE:
+        return None
+    if data.count(b"\n") + 1 != len(records):
+        return None
+    batch, end = Batch(row), 0
+    for number, record in enumerate(records, row.n_lines + 1):
+        if type(record) is not kind:
+            line = _encode(record)
+            end = _find_line(data, line, end)
+            if end < 0:
+                return None
+            batch.lines.setdefault(type(record), []).append(line)
+            batch.numbers.setdefault(type(record), []).append(number)
+    batch.n_counted = len(records) - sum(map(len, batch.lines.values()))
+    row.n_lines += len(records)
+    return batch
+
+
+def _find_line(data: bytes, line: bytes, start: int) -> int:
+    """Where a line ends in `data` that stands there by itself, at `start` or behind it; -1 if none does."""
+    while True:
+        at = data.find(line, start)
+        end = at + len(line)
+        if at < 0:
+            return -1
+        if data[max(at - 1, 0) : at] in (b"", b"\n") and data[end : end + 1] in (b"", b"\n"):
+            return end
+        start = end
 
 
 def is_torn(error: BaseException) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from telemetry import loading, reading
+from telemetry import inserting, loading, reading
 from telemetry.errors import UsageError
 from telemetry.journal import Journal
 from telemetry.records import SCHEMA_VERSION, LossRecord, Record, RoundRecord
@@ -267,16 +267,16 @@ def test_an_interrupted_load_keeps_what_was_there_and_is_taken_up(
     (tmp_path / DATABASE).rename(tmp_path / "whole")
     monkeypatch.setattr(loading, "BATCH_BYTES", 1)
     monkeypatch.setattr(loading, "GROUPS_AT_ONCE", 1)
-    really_insert, calls = loading.insert, 0
+    really_insert, calls = inserting.insert, 0
 
-    def insert(*arguments: Any) -> None:
+    def insert(*arguments: Any) -> int:
         nonlocal calls
         calls += 1
         if calls == 6:
             raise KeyboardInterrupt
-        really_insert(*arguments)
+        return really_insert(*arguments)
 
-    monkeypatch.setattr(loading, "insert", insert)
+    monkeypatch.setattr(inserting, "insert", insert)
     with pytest.raises(KeyboardInterrupt):
         load(tmp_path)
     assert [row[0] for row in dump_file(tmp_path)["generations"]] == ["a"]

@@ -82,15 +82,15 @@ def test_every_closed_round_before_os_exit_is_there(tmp_path: Path) -> None:
 def test_a_killed_load_is_taken_up(tmp_path: Path) -> None:
     """What a process leaves that dies while it loads is whole; the next load makes of it what a first one would."""
     code = """
-from telemetry import loading
-really_insert, n = loading.insert, 0
+from telemetry import inserting, loading
+really_insert, n = inserting.insert, 0
 def insert(*arguments):
     global n
     n += 1
     if n == {n}:
         os.kill(os.getpid(), 9)
-    really_insert(*arguments)
-loading.insert, loading.GROUPS_AT_ONCE = insert, 1
+    return really_insert(*arguments)
+inserting.insert, loading.GROUPS_AT_ONCE = insert, 1
 load(store)
 """
     for n in (1, 2, 3):
