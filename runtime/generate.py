@@ -24,7 +24,7 @@ from runtime.stopping import make_stopper
 from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
-from telemetry.records import Timing
+from telemetry.records import Coupling, Timing
 
 
 class Options(TypedDict, total=False):
@@ -77,6 +77,7 @@ def speculate(
     draft_length: int,
     max_tokens: int,
     timing: Timing = "fused",
+    coupling: Coupling = "residual",
     **options: Unpack[Options],
 ) -> Generation:
     """Speculative decoding, in rounds of up to `draft_length` proposed tokens: greedy with the same committed ids as
@@ -84,7 +85,8 @@ def speculate(
 
     drafter: a Drafter, or the name of a registered one (options as in `prompt-lookup:max_n=4`). timing: `fused`,
     one synchronisation a round, or `attributed`, a barrier after each stage (true stage durations, dearer rounds).
-    The rest is as in `decode`.
+    coupling: at a temperature, `residual` (p/q), or `equality`, which accepts what the target draws itself, as mlx-lm
+    does: fewer are accepted, and the tokens are those of `decode` with the seed. The rest is as in `decode`.
 
     Raises UsageError and Unsupported as `decode` does; Unsupported also for a target or drafter whose cache can be
     neither trimmed nor restored, and for a drafter with another vocabulary.
@@ -93,6 +95,12 @@ def speculate(
         raise UsageError(f"draft_length is {draft_length}; it must be 0 or more")
     if timing not in get_args(Timing):
         raise UsageError(f"timing is {timing!r}; it must be one of {', '.join(get_args(Timing))}")
+    if coupling not in get_args(Coupling):
+        raise UsageError(f"coupling is {coupling!r}; it must be one of {', '.join(get_args(Coupling))}")
+    if coupling == "equality" and not options.get("temperature"):
+        raise UsageError(
+            "coupling='equality' would have no effect at temperature 0; give a temperature, or leave it out"
+        )
     if isinstance(drafter, str):
         from runtime.drafters import make
 
@@ -102,7 +110,7 @@ def speculate(
         check(target)
     session, log = _prepare(target, prompt, max_tokens, timing, options, takes_back=True)
     try:
-        stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing)
+        stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing, coupling=coupling)
     except Exception:
         session.cache.release()
         raise

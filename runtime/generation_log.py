@@ -77,7 +77,8 @@ class GenerationLog:
                 top_p=None if sampling is None else sampling.top_p,
                 min_p=None if sampling is None else sampling.min_p,
                 seed=None if sampling is None else sampling.seed,
-                q_source=None if sampling is None else _name_source(stepper),
+                q_source=_name_source(stepper),
+                coupling=stepper.coupling,
                 started_wall_ns=wall_ns,
                 started_monotonic_ns=anchor,
                 trace_id=None if self._caller is None else self._caller.trace_id,
@@ -152,6 +153,6 @@ class GenerationLog:
 
 
 def _name_source(stepper: Stepper) -> ProposalSource | None:
-    if stepper.drafter is None:
+    if stepper.coupling != "residual":
         return None
     return "drafter" if isinstance(stepper.drafter, SamplingDrafter) else "point"

@@ -21,6 +21,7 @@ class Ordinary:
 
     drafter = None
     draft_length = 0
+    coupling = None
     arm = "ordinary"
 
     def __init__(self, session: Session, *, pipelined: bool) -> None:

@@ -18,6 +18,7 @@ SCHEMA_VERSION = 1
 
 Timing: TypeAlias = Literal["fused", "attributed"]
 Drawing: TypeAlias = Literal["greedy", "stochastic"]
+Coupling: TypeAlias = Literal["residual", "equality"]
 ProposalSource: TypeAlias = Literal["point", "drafter"]
 Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
 Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled", "error"]
@@ -193,7 +194,14 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     seed: Annotated[Count | None, about("seed of what was drawn; NULL: greedy")] = None
     q_source: Annotated[
         ProposalSource | None,
-        about("what proposals were judged by: point, a point mass; drafter, its own q; NULL: greedy, or no drafter"),
+        about("what proposals were judged by: point, a point mass; drafter, its own q; NULL: by no q"),
+    ] = None
+    coupling: Annotated[
+        Coupling | None,
+        about(
+            "residual: accepted with min(1, p/q), corrected from the residual; equality: accepted if the target drew "
+            "it too; NULL: greedy, or no drafter"
+        ),
     ] = None
     started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of prefill", "ns since epoch")]
     started_monotonic_ns: Annotated[Count, about("monotonic clock at the anchor", "ns")]

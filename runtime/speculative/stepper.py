@@ -30,7 +30,7 @@ from runtime.session import Session
 from runtime.speculative.stochastic import judge, take_q
 from runtime.speculative.verification import count_accepted, name_outcome
 from telemetry.errors import RoundscopeError
-from telemetry.records import Basis, Timing
+from telemetry.records import Basis, Coupling, Timing
 
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
@@ -59,13 +59,24 @@ class Speculative:
 
     pipelined = False
 
-    def __init__(self, session: Session, drafter: Drafter, *, draft_length: int, timing: Timing) -> None:
+    def __init__(
+        self,
+        session: Session,
+        drafter: Drafter,
+        *,
+        draft_length: int,
+        timing: Timing,
+        coupling: Coupling = "residual",
+    ) -> None:
         self._session = session
         self._attributed = timing == "attributed"
         self._logits: Any = None
         self.drafter = drafter
         self.draft_length = draft_length
-        self.arm = f"{drafter.name} m={draft_length}"
+        self.coupling: Coupling | None = None if session.sampling is None else coupling
+        self._by_masses = self.coupling == "residual"
+        self._choose_rows = _take_best if session.sampling is None else self._draw_rows
+        self.arm = f"{drafter.name} m={draft_length}{' equality' * (self.coupling == 'equality')}"
 
     def prefill(self) -> None:
         """Fill the target's cache, and let the drafter take in the prompt."""
@@ -96,9 +107,10 @@ class Speculative:
         """Whether the proposal was judged: not if the generation was cancelled while the device worked."""
         if self._session.processors:
             return self._process_rows(open_round, proposal, self._verify(open_round, proposal, None))
-        if self._session.sampling is not None:
+        if self._by_masses:
             return self._judge_draws(open_round, proposal)
-        drafted, predicted = self._synchronize(open_round, proposal, self._verify(open_round, proposal, _take_best))
+        verified = self._verify(open_round, proposal, self._choose_rows)
+        drafted, predicted = self._synchronize(open_round, proposal, verified)
         if self._session.cancelled:
             return False
         accepted = count_accepted(drafted, predicted)
@@ -106,6 +118,15 @@ class Speculative:
         self._judge(open_round, drafted, tokens, accepted, self._session.end_at_stop(open_round, tokens))
         self._keep_rows(len(tokens))
         return True
+
+    def _draw_rows(self, logits: Any) -> Any:
+        """The target's own draw for every row, as ordinary sampling would make it after that history."""
+        import mlx.core as mx
+
+        session = self._session
+        assert session.sampling is not None
+        rows = range(logits.shape[0])
+        return mx.concatenate([session.sampling.choose(logits[i : i + 1], session.position + i) for i in rows])
 
     def _judge_draws(self, open_round: OpenRound, proposal: Proposal) -> bool:
         """The same at a temperature: accept and correct by p and q."""
@@ -245,8 +266,10 @@ class Speculative:
     ) -> tuple[int, bool]:
         """The token after `history`, and whether it is the proposal's at `index`, which now stands."""
         session = self._session
-        if session.sampling is None:
-            [[token]] = read(choose(logits, history, session.processors, session.rows))
+        if not self._by_masses:
+            place = session.position + index
+            token_there = choose(logits, history, session.processors, session.rows, session.sampling, place)
+            [[token]] = read(token_there)
             return token, token in drafted[index : index + 1]
         logits = process(logits, history, session.processors, session.rows)
         verdict = self._compare_masses(proposal, slice(index, index + 1), logits)

@@ -74,6 +74,8 @@ def test_arguments_that_cannot_be_done_right(
     [
         ({"draft_length": -1}, "draft_length is -1; it must be 0 or more"),
         ({"timing": "wall"}, "timing is 'wall'; it must be one of fused, attributed"),
+        ({"coupling": "loose", "temperature": 1.0}, "coupling is 'loose'; it must be one of residual, equality"),
+        ({"coupling": "equality"}, "coupling='equality' would have no effect at temperature 0"),
     ],
 )
 def test_arguments_of_speculation_alone(options: dict[str, Any], message: str) -> None:

@@ -174,3 +174,54 @@ def test_a_fresh_seed_repeats_the_generation() -> None:
     output = decode(target, PROMPT, max_tokens=30, temperature=1.0, recorder=recorder).drain().tokens
     seed = rows(recorder.records, GenerationRecord)[0].seed
     assert decode(target, PROMPT, max_tokens=30, temperature=1.0, seed=seed).drain().tokens == output
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("processed", [False, True])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_coupled_by_equality_a_generation_is_ordinary_samplings(
+    kind: str, processed: bool, options: dict[str, Any]
+) -> None:
+    """mlx-lm's way: the target draws for every position by its own numbers, and a proposal stands where it is equal."""
+    target, recorder = TARGETS[kind](), Recorder()
+    shared: dict[str, Any] = {"max_tokens": 24, **options}
+    shared["logits_processors"] = make_logits_processors(repetition_penalty=1.2) if processed else []
+    ordinary = decode(target, PROMPT, **shared).drain().tokens
+
+    def propose(history: Any, m: int) -> list[int]:
+        place = len(history) - len(PROMPT)
+        return [*ordinary[place : place + m - 1], 3][:m]  # right, but for the last one as a rule
+
+    drafter = ScriptedDrafter(propose)
+    generation = speculate(target, drafter, PROMPT, draft_length=3, coupling="equality", recorder=recorder, **shared)
+    rounds = drain_checked(generation, PROMPT, draft_length=3)
+    assert generation.tokens == ordinary
+    assert {each.outcome for each in rounds} & {"correction", "bonus"}
+    [record] = rows(recorder.records, GenerationRecord)
+    assert (record.arm, record.policy, record.coupling, record.q_source) == (
+        "scripted m=3 equality",
+        "stochastic",
+        "equality",
+        None,
+    )
+
+
+def test_equality_accepts_less_than_the_residual_rule() -> None:
+    """By sum(p q) instead of sum(min(p, q)): for uniform p and q over 8 tokens one in eight, instead of all."""
+    target = ScriptedTarget(logits=lambda history: [0.0] * 8, vocab_size=8)
+    accepted = {}
+    for coupling in ("residual", "equality"):
+        generation = speculate(
+            target,
+            ScriptedSampler(lambda history: [1 / 8] * 8),
+            PROMPT,
+            draft_length=1,
+            max_tokens=400,
+            temperature=1.0,
+            seed=2,
+            coupling=coupling,  # type: ignore[arg-type]
+        )
+        rounds = [each for each in generation if each.proposed]
+        accepted[coupling] = sum(each.accepted for each in rounds) / len(rounds)
+    assert accepted["residual"] == 1
+    assert 0.07 < accepted["equality"] < 0.19
