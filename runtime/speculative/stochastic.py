@@ -54,15 +54,17 @@ def settle(p: Any, tokens: Any, q: Any, chances: Any) -> tuple[Any, Any, Any]:
     """
     import mlx.core as mx
 
-    n, vocab = tokens.shape[0], p.shape[-1]
+    n = tokens.shape[0]
     at = tokens[:, None].astype(mx.int32)
-    if q is None:
-        q = (mx.arange(vocab)[None] == at).astype(mx.float32)
-    q_said = mx.take_along_axis(q, at, axis=-1)[:, 0]
+    q_said = mx.ones(n) if q is None else mx.take_along_axis(q, at, axis=-1)[:, 0]
     stands = is_accepted(mx.take_along_axis(p[:n], at, axis=-1)[:, 0], q_said, chances)
     accepted = mx.sum(mx.cumprod(stands.astype(mx.int32)), keepdims=True)
-    q_last = mx.take(q, mx.minimum(accepted, n - 1), axis=0) * (accepted < n)[:, None]
-    weights = find_residual(mx.take(p, _last(accepted, p), axis=0), q_last)
+    rejected = mx.minimum(accepted, n - 1)
+    if q is None:
+        q_there = (mx.arange(p.shape[-1])[None] == mx.take(at, rejected, axis=0)).astype(mx.float32)
+    else:
+        q_there = mx.take(q, rejected, axis=0)
+    weights = find_residual(mx.take(p, _last(accepted, p), axis=0), q_there * (accepted < n)[:, None])
     return accepted, weights, mx.all(q_said > 0, keepdims=True).astype(mx.int32)
 
 
