@@ -27,7 +27,7 @@
 --   n_equal: of these, with the same ids
 --   n_near_ties: of these, different from a near tie on, which rounding explains
 --   n_divergent: of these, different for no such reason
---   n_sampled: generations that drew their tokens at a temperature; equality with ordinary decoding is not asked of them
+--   n_sampled: generations that drew their tokens at a temperature: equality is not asked of them
 --   n_torn_lines: journal lines of the run that break off; NULL unless arm is 'all', like the next three
 --   n_rejected_lines: journal lines of the run that are in `rejected`
 --   n_waiting_lines: ends and comparisons in the run's journals whose run or generation is in no table
