@@ -17,13 +17,14 @@ from runtime.generation_log import GenerationLog
 from runtime.ordinary import Ordinary
 from runtime.processing import LogitsProcessor
 from runtime.protocols import Drafter, Prompt, Target, Textual
+from runtime.sampling import make_sampling
 from runtime.session import Session
 from runtime.speculative.stepper import Speculative
 from runtime.stopping import make_stopper
 from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
-from telemetry.records import Timing
+from telemetry.records import Coupling, Timing
 
 
 class Options(TypedDict, total=False):
@@ -31,16 +32,21 @@ class Options(TypedDict, total=False):
 
     stop: ids and strings that end the output; the tokens up to the one that completes a stop are committed. eos:
     ends of text, the target's own if None. logits_processors: called as mlx-lm does, `processor(tokens (n,), logits
-    (1, vocab))`. temperature: 0, the only one yet. cache: what a finished generation left (`Generation.cache`); its
-    longest common prefix with the prompt is not computed again. kv_bits, kv_group_size, quantized_kv_start:
-    quantise K/V as mlx-lm does, from that many positions on. recorder: where records go; in memory if None.
-    traceparent: the caller's W3C trace context; the active OpenTelemetry span or TRACEPARENT if None.
+    (1, vocab))`. temperature, top_k, top_p, min_p, seed: as in `runtime.sampling.Sampling`; temperature 0 is greedy,
+    and without a seed a fresh one is taken, which the record tells. cache: what a finished generation left
+    (`Generation.cache`); its longest common prefix with the prompt is not computed again. kv_bits, kv_group_size,
+    quantized_kv_start: quantise K/V as mlx-lm does, from that many positions on. recorder: where records go; in memory
+    if None. traceparent: the caller's W3C trace context; the active OpenTelemetry span or TRACEPARENT if None.
     """
 
     stop: Sequence[int | str]
     eos: Collection[int] | None
     logits_processors: Sequence[LogitsProcessor]
     temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
     cache: KeptCache | None
     kv_bits: int | None
     kv_group_size: int
@@ -52,7 +58,7 @@ class Options(TypedDict, total=False):
 def decode(
     target: Target, prompt: Prompt, *, max_tokens: int, pipelined: bool = True, **options: Unpack[Options]
 ) -> Generation:
-    """Ordinary greedy decoding: the argmax of every step, the lowest id on ties.
+    """Ordinary decoding: of every step the argmax, the lowest id on ties, or at a temperature a draw.
 
     prompt: text, tokenised as it stands, or ids. max_tokens: limit of the output. pipelined: launch a step before
     the last one is read. options: see `Options`.
@@ -71,14 +77,16 @@ def speculate(
     draft_length: int,
     max_tokens: int,
     timing: Timing = "fused",
+    coupling: Coupling = "residual",
     **options: Unpack[Options],
 ) -> Generation:
-    """Speculative greedy decoding: the same committed ids as `decode`, in rounds of up to `draft_length` proposed
-    tokens.
+    """Speculative decoding, in rounds of up to `draft_length` proposed tokens: greedy with the same committed ids as
+    `decode`, at a temperature with the same distribution (and with nothing proposed the same ids too, for a seed).
 
     drafter: a Drafter, or the name of a registered one (options as in `prompt-lookup:max_n=4`). timing: `fused`,
     one synchronisation a round, or `attributed`, a barrier after each stage (true stage durations, dearer rounds).
-    The rest is as in `decode`.
+    coupling: at a temperature, `residual` (p/q), or `equality`, which accepts what the target draws itself, as mlx-lm
+    does: fewer are accepted, and the tokens are those of `decode` with the seed. The rest is as in `decode`.
 
     Raises UsageError and Unsupported as `decode` does; Unsupported also for a target or drafter whose cache can be
     neither trimmed nor restored, and for a drafter with another vocabulary.
@@ -87,6 +95,12 @@ def speculate(
         raise UsageError(f"draft_length is {draft_length}; it must be 0 or more")
     if timing not in get_args(Timing):
         raise UsageError(f"timing is {timing!r}; it must be one of {', '.join(get_args(Timing))}")
+    if coupling not in get_args(Coupling):
+        raise UsageError(f"coupling is {coupling!r}; it must be one of {', '.join(get_args(Coupling))}")
+    if coupling == "equality" and not options.get("temperature"):
+        raise UsageError(
+            "coupling='equality' would have no effect at temperature 0; give a temperature, or leave it out"
+        )
     if isinstance(drafter, str):
         from runtime.drafters import make
 
@@ -96,7 +110,7 @@ def speculate(
         check(target)
     session, log = _prepare(target, prompt, max_tokens, timing, options, takes_back=True)
     try:
-        stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing)
+        stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing, coupling=coupling)
     except Exception:
         session.cache.release()
         raise
@@ -109,10 +123,13 @@ def _prepare(
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
-    if (temperature := options.get("temperature", 0.0)) != 0:
-        raise Unsupported(
-            f"temperature {temperature} is refused: only greedy decoding (temperature 0) is exact here yet"
-        )
+    sampling = make_sampling(
+        options.get("temperature", 0.0),
+        options.get("top_k", 0),
+        options.get("top_p", 1.0),
+        options.get("min_p", 0.0),
+        options.get("seed"),
+    )
     if max_tokens < 1:
         raise UsageError(f"max_tokens is {max_tokens}; it must be 1 or more")
     caller = find_caller(options.get("traceparent"))
@@ -144,6 +161,7 @@ def _prepare(
         stopper=stopper,
         processors=options.get("logits_processors") or (),
         quantising=quantising,
+        sampling=sampling,
     )
     recorder = options.get("recorder") or Recorder()
     return session, GenerationLog(recorder, timing=timing, cached_tokens=cached, caller=caller)

@@ -19,7 +19,7 @@ from runtime.generation_log import GenerationLog
 from runtime.protocols import Drafter
 from runtime.rounds import OpenRound, Round
 from runtime.session import Session
-from telemetry.records import FinishReason
+from telemetry.records import Coupling, FinishReason
 
 
 class Stepper(Protocol):
@@ -40,6 +40,10 @@ class Stepper(Protocol):
     @property
     def pipelined(self) -> bool:
         """Whether a step is launched before the last one is read."""
+
+    @property
+    def coupling(self) -> Coupling | None:
+        """What makes proposed tokens stand at a temperature; None for greedy decoding and without a drafter."""
 
     def prefill(self) -> None:
         """Bring target and drafter to the prompt less its last token, and wait until that is done."""

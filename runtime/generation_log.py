@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runtime.device import peak_memory, reset_peak_memory
-from runtime.protocols import can_decode
+from runtime.protocols import SamplingDrafter, can_decode
 from runtime.rounds import OpenRound, Round
 from runtime.session import Session
 from telemetry.context import Caller, remember
 from telemetry.recorder import Recorder
-from telemetry.records import FinishReason, GenerationEnd, GenerationRecord, Timing
+from telemetry.records import FinishReason, GenerationEnd, GenerationRecord, ProposalSource, Timing
 from telemetry.span_data import derive_context
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class GenerationLog:
     def begin(self, session: Session, stepper: Stepper) -> None:
         """Take the anchor and record that the generation starts."""
         reset_peak_memory()
-        labels = self._recorder.labels
+        labels, sampling = self._recorder.labels, session.sampling
         wall_ns = self._recorder.clock.wall_ns()
         anchor = self.take_anchor()
         self._recorder.write(
@@ -71,6 +71,14 @@ class GenerationLog:
                 max_tokens=session.max_tokens,
                 n_processors=len(session.processors),
                 kv_bits=None if session.quantising is None else session.quantising.bits,
+                policy="greedy" if sampling is None else "stochastic",
+                temperature=None if sampling is None else sampling.temperature,
+                top_k=None if sampling is None else sampling.top_k,
+                top_p=None if sampling is None else sampling.top_p,
+                min_p=None if sampling is None else sampling.min_p,
+                seed=None if sampling is None else sampling.seed,
+                q_source=_name_source(stepper),
+                coupling=stepper.coupling,
                 started_wall_ns=wall_ns,
                 started_monotonic_ns=anchor,
                 trace_id=None if self._caller is None else self._caller.trace_id,
@@ -142,3 +150,9 @@ class GenerationLog:
                 text=session.text() if self._recorder.record_text and can_decode(session.target) else None,
             )
         )
+
+
+def _name_source(stepper: Stepper) -> ProposalSource | None:
+    if stepper.coupling != "residual":
+        return None
+    return "drafter" if isinstance(stepper.drafter, SamplingDrafter) else "point"

@@ -17,10 +17,11 @@ from runtime.session import Session
 
 
 class Ordinary:
-    """Steps a session by ordinary greedy decoding."""
+    """Steps a session by ordinary decoding, greedy or sampled."""
 
     drafter = None
     draft_length = 0
+    coupling = None
     arm = "ordinary"
 
     def __init__(self, session: Session, *, pipelined: bool) -> None:
@@ -28,6 +29,7 @@ class Ordinary:
         self.pipelined = pipelined
         self._in_flight: Any = None
         self._seen: Any = None
+        self._launched = 0
 
     def prefill(self) -> None:
         """Fill the target's cache."""
@@ -64,10 +66,11 @@ class Ordinary:
         if session.processors:
             self._seen = mx.array(session.history) if self._seen is None else mx.concatenate([self._seen, ids])
         try:
-            token = choose(logits, self._seen, session.processors, session.rows)
+            token = choose(logits, self._seen, session.processors, session.rows, session.sampling, self._launched)
         except Exception as error:
             # The token before this one may turn out to end the output, and then nobody asked; else it is raised.
             return error
+        self._launched += 1
         mx.async_eval(token)
         return token
 

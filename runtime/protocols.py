@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
+from runtime.sampling import Sampling
+
 if TYPE_CHECKING:
     import mlx.core as mx
 
@@ -68,7 +70,8 @@ class Proposal:
     """What a drafter offers for one round.
 
     `tokens`: the proposed ids in order, either Python ints or a lazy 1-D `mx.array` that nobody has read yet.
-    `q`: the distribution each token was drawn from, or None for a point mass.
+    `q`: the distribution each token was drawn from, (n, vocab) as an array or as rows of floats, the very numbers that
+    were drawn from; or None for a point mass. Only verification at a temperature looks at it.
     """
 
     tokens: Any
@@ -82,6 +85,8 @@ class Drafter(Protocol):
     """Whatever proposes. `length` counts the positions of the history that its state covers.
 
     `prefix_consistent`: propose(history, m) is the beginning of propose(history, m + 1).
+
+    One that can sample also has `sample_with` (see `SamplingDrafter`).
     """
 
     name: str
@@ -99,3 +104,14 @@ class Drafter(Protocol):
 
     def rewind(self, length: int) -> None:
         """Forget every position of the state from `length` on; a state that is shorter already stays."""
+
+
+@runtime_checkable
+class SamplingDrafter(Protocol):
+    """A drafter that draws its proposals and gives the q that it drew them from."""
+
+    def sample_with(self, sampling: Sampling | None) -> None:
+        """Draw like that from now on, by the drafter's stream and the position in the output; None: greedily.
+
+        Called before every `reset`, for the generation that begins with it.
+        """

@@ -1,4 +1,4 @@
-"""What a generation works on: the target and its cache, the history, the budget and the stops.
+"""What a generation works on: the target and its cache, the history, the budget, the stops and the sampling.
 
 The history is prompt + committed tokens. It only ever grows by whole rounds; `roll_back` undoes what a failed
 round added.
@@ -15,6 +15,7 @@ from runtime.device import barrier, drain, release_memory
 from runtime.processing import LogitsProcessor, Rows
 from runtime.protocols import Target, can_decode
 from runtime.rounds import OpenRound
+from runtime.sampling import Sampling
 from runtime.stopping import Stop, Stopper
 from telemetry.errors import Unsupported
 
@@ -39,6 +40,7 @@ class Session:
         stopper: Stopper,
         processors: Sequence[LogitsProcessor] = (),
         quantising: Quantising | None = None,
+        sampling: Sampling | None = None,
     ) -> None:
         self.target = target
         self.cache = cache
@@ -48,6 +50,7 @@ class Session:
         self.stopper = stopper
         self.processors = tuple(processors)
         self.quantising = quantising
+        self.sampling = sampling
         self.stop: Stop | None = None
         self.cancelled = False
         self.snapshot_bytes = 0
@@ -62,6 +65,11 @@ class Session:
     def output(self) -> list[int]:
         """The committed tokens."""
         return self.history[self.prompt_length :]
+
+    @property
+    def position(self) -> int:
+        """Where in the output the next token comes."""
+        return len(self.history) - self.prompt_length
 
     @property
     def remaining(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from runtime.protocols import Proposal
+from runtime.sampling import Sampling, draw
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -139,7 +140,7 @@ class ScriptedTarget:
 class ScriptedDrafter:
     """A drafter that proposes what `propose(history, m) -> ids` says.
 
-    q, prefix_consistent: as in Drafter and Proposal. lazy: propose an `mx.array` instead of ints. cost_ns,
+    prefix_consistent: as in Drafter. lazy: propose an `mx.array` instead of ints. cost_ns,
     clock: as in ScriptedTarget, by tokens asked for and history. fail_at: the proposal, counted from 0, that
     raises.
     """
@@ -148,7 +149,6 @@ class ScriptedDrafter:
         self,
         propose: Callable[[Sequence[int], int], Sequence[int]],
         *,
-        q: Any = None,
         prefix_consistent: bool = True,
         lazy: bool = False,
         cost_ns: Cost | None = None,
@@ -161,7 +161,6 @@ class ScriptedDrafter:
         self.committed: list[int] = []
         self.calls = 0
         self._propose = propose
-        self._q = q
         self._lazy = lazy
         self._spend = _Spending(cost_ns, clock)
         self._fail_at = fail_at
@@ -181,8 +180,8 @@ class ScriptedDrafter:
         if self._lazy and tokens:
             import mlx.core as mx
 
-            return Proposal(mx.array(tokens), self._q)
-        return Proposal(tokens, self._q)
+            return Proposal(mx.array(tokens))
+        return Proposal(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Remember them."""
@@ -192,6 +191,55 @@ class ScriptedDrafter:
     def rewind(self, length: int) -> None:
         """Be no longer than `length`."""
         self.length = min(self.length, length)
+
+
+class ScriptedSampler(ScriptedDrafter):
+    """A drafter that draws from what `q(history) -> vocab_size probabilities` says, and gives that q with its proposal.
+
+    The rest is as in ScriptedDrafter. Greedily it proposes the likeliest tokens.
+    """
+
+    def __init__(
+        self,
+        q: Callable[[Sequence[int]], Sequence[float]],
+        *,
+        lazy: bool = False,
+        cost_ns: Cost | None = None,
+        clock: FakeClock | None = None,
+        fail_at: int | None = None,
+    ) -> None:
+        super().__init__(self._draw, lazy=lazy, cost_ns=cost_ns, clock=clock, fail_at=fail_at)
+        self._q = q
+        self._rows: list[Sequence[float]] = []
+        self._sampling: Sampling | None = None
+        self._prompt_length = 0
+
+    def sample_with(self, sampling: Sampling | None) -> None:
+        """As in SamplingDrafter; of the options only the seed acts, since q is what the script says."""
+        self._sampling = sampling
+
+    def reset(self, prompt: Sequence[int]) -> None:
+        """Start anew with `prompt` less its last token."""
+        super().reset(prompt)
+        self._prompt_length = len(prompt)
+
+    def propose(self, history: Sequence[int], m: int) -> Proposal:
+        """Tokens drawn one after another, and what each was drawn from."""
+        drawn = super().propose(history, m)
+        return Proposal(drawn.tokens, None if self._sampling is None else self._rows)
+
+    def _draw(self, history: Sequence[int], m: int) -> Sequence[int]:
+        import mlx.core as mx
+
+        seen, self._rows = list(history), []
+        for _ in range(m):
+            row = mx.array([self._q(seen)], mx.float32)
+            position = len(seen) - self._prompt_length
+            sampling = self._sampling
+            said = mx.argmax(row, axis=-1) if sampling is None else draw(row, sampling.keys("drafter", [position])[0])
+            self._rows.append(cast("list[float]", row[0].tolist()))  # the very numbers it was drawn from
+            seen.append(cast("list[int]", said.tolist())[0])
+        return seen[len(history) :]
 
 
 class _Spending:

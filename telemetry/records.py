@@ -17,6 +17,9 @@ SCHEMA_VERSION = 1
 """Raised whenever a field changes its meaning; a database of another version is rebuilt from the journals."""
 
 Timing: TypeAlias = Literal["fused", "attributed"]
+Drawing: TypeAlias = Literal["greedy", "stochastic"]
+Coupling: TypeAlias = Literal["residual", "equality"]
+ProposalSource: TypeAlias = Literal["point", "drafter"]
 Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
 Outcome: TypeAlias = Literal["correction", "bonus", "step", "stop", "cancelled", "error"]
 StopKind: TypeAlias = Literal["eos", "stop_id", "stop_string"]
@@ -178,6 +181,28 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     max_tokens: Annotated[Count, about("limit of the output", "tokens")]
     n_processors: Annotated[Count, about("logits processors applied to every token")]
     kv_bits: Annotated[Count | None, about("bits of a quantised K/V cache; NULL: not quantised", "bits")] = None
+    policy: Annotated[
+        Drawing | None,
+        about("greedy: the argmax; stochastic: draws, verified by p and q; NULL: written before there was a choice"),
+    ] = None
+    temperature: Annotated[float | None, about("temperature that divides the logits; NULL: greedy")] = None
+    top_k: Annotated[Count | None, about("likeliest tokens that are kept; 0: all; NULL: greedy", "tokens")] = None
+    top_p: Annotated[float | None, about("mass of the likeliest tokens that are kept; 1: all; NULL: greedy")] = None
+    min_p: Annotated[
+        float | None, about("share of the likeliest token's probability that is kept from; 0: all; NULL: greedy")
+    ] = None
+    seed: Annotated[Count | None, about("seed of what was drawn; NULL: greedy")] = None
+    q_source: Annotated[
+        ProposalSource | None,
+        about("what proposals were judged by: point, a point mass; drafter, its own q; NULL: by no q"),
+    ] = None
+    coupling: Annotated[
+        Coupling | None,
+        about(
+            "residual: accepted with min(1, p/q), corrected from the residual; equality: accepted if the target drew "
+            "it too; NULL: greedy, or no drafter"
+        ),
+    ] = None
     started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of prefill", "ns since epoch")]
     started_monotonic_ns: Annotated[Count, about("monotonic clock at the anchor", "ns")]
     trace_id: Annotated[str | None, about("trace of the caller's context; NULL: one of its own, generation_id")] = None

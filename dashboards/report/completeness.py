@@ -43,6 +43,9 @@ def say_completeness(rows: Sequence[Row]) -> Iterator[tuple[str, bool]]:
 
 
 def _say_equality(run: Row) -> Iterator[tuple[str, bool]]:
+    if run["n_sampled"]:
+        drawn = say_count(run["n_sampled"], "generation")
+        yield f"Outputs: {drawn} drew from the target's distribution; equality is not asked of samples.", False
     if not run["n_compared"]:
         return
     timed = f", the {run['n_attributed']:,} of the stage timing among them," if run["n_attributed"] else ""

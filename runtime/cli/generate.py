@@ -14,14 +14,16 @@ from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP
 from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
+    from runtime.generate import Options
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
     from telemetry.journal import Journal
     from telemetry.records import Record
 
 EXAMPLE = """\b
-Example:
+Examples:
   roundscope generate --drafter prompt-lookup --draft-length 8 "Fix the spelling: I has a aple."
+  roundscope generate --temperature 0.8 --top-p 0.95 --seed 7 "Name a colour."
 """
 
 
@@ -37,6 +39,11 @@ Example:
 )
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Limit of the output.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: always the likeliest token.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest tokens. 0: all.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from the likeliest of that mass.")
+@click.option("--min-p", type=float, default=0.0, show_default=True, help="Draw from that share of the best one on.")
+@click.option("--seed", type=int, help="Repeats what was drawn. [default: a fresh one, which the record tells]")
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
 def command(
@@ -46,17 +53,24 @@ def command(
     draft_length: int | None,
     draft_model: str | None,
     max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int | None,
     store: Path,
     record_text: bool,
 ) -> None:
     """Write the answer to PROMPT (`-`: read it from stdin) to stdout as it comes, and what it cost to stderr.
 
-    PROMPT is sent as one user message where the model has a chat template, as it stands where not.
+    PROMPT is sent as one user message where the model has a chat template, as it stands where not. At a temperature the
+    answer is a draw: with a drafter it has the distribution that it has without one, not the same tokens.
     """
     from queries import install_views
     from runtime import decode, load_target, speculate
     from runtime.drafters import parse
     from runtime.experiment.plan import make_drafter
+    from runtime.sampling import make_sampling
     from telemetry.journal import check_writable
     from telemetry.recorder import Recorder
     from telemetry.store import StoreBusy, StoreUnwritable, load
@@ -66,6 +80,7 @@ def command(
         raise UsageError("--draft-length needs --drafter: without one nothing is proposed")
     if drafter is not None:
         parse(drafter)
+    make_sampling(temperature, top_k, top_p, min_p, seed)  # refuses what makes no sense before the model is loaded
     check_writable(store)
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():
@@ -79,17 +94,13 @@ def command(
         )
     sink = _JournalWhenNeeded(store)
     recorder = Recorder(sink, record_text=record_text)
+    shared: Options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    shared["recorder"] = recorder
     if proposer is None:
-        generation = decode(target, ids, max_tokens=max_tokens, recorder=recorder)
+        generation = decode(target, ids, max_tokens=max_tokens, **shared)
     else:
-        generation = speculate(
-            target,
-            proposer,
-            ids,
-            draft_length=draft_length or DEFAULT_LENGTHS[0],
-            max_tokens=max_tokens,
-            recorder=recorder,
-        )
+        length = draft_length or DEFAULT_LENGTHS[0]
+        generation = speculate(target, proposer, ids, draft_length=length, max_tokens=max_tokens, **shared)
     with closing(sink), generation:
         seconds = _stream(generation)
     with contextlib.suppress(StoreBusy, StoreUnwritable):  # the journal is the truth; the next report loads it

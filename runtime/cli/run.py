@@ -39,6 +39,7 @@ EXAMPLE = """\b
 Examples:
   roundscope run --quick
   roundscope run --model ./my-model --drafter prompt-lookup --draft-length 4 --draft-length 8 --prompts mine.jsonl
+  roundscope run --temperature 0.8 --top-p 0.95
   mlx.launch -n 2 -- roundscope run --quick
   roundscope run --model ./my-model --draft-model ./my-small-model --draft-length 4
 """
@@ -87,8 +88,12 @@ Examples:
     type=click.IntRange(0, 2**63 - 1),
     default=0,
     show_default=True,
-    help="Seed of the order of prompts and arms.",
+    help="Seed of the order of prompts and arms, and of what is drawn.",
 )
+@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: always the likeliest token.")
+@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest tokens. 0: all.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from the likeliest of that mass.")
+@click.option("--min-p", type=float, default=0.0, show_default=True, help="Draw from that share of the best one on.")
 @click.option(
     "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
 )
@@ -108,13 +113,20 @@ def command(
     timing: Any,
     store: Path,
     seed: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
     record_text: bool,
     otlp: str | None,
     metrics_port: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Run every prompt by ordinary decoding and by each drafter, record each round, and say whether it pays."""
+    """Run every prompt by ordinary decoding and by each drafter, record each round, and say whether it pays.
+
+    At a temperature outputs are draws from the same distribution: they are paired by prompt, and not compared.
+    """
     from runtime.distributed import find_launch
     from runtime.experiment.plan import Request
 
@@ -131,6 +143,10 @@ def command(
         timing,
         seed,
         record_text,
+        temperature,
+        top_k,
+        top_p,
+        min_p,
     )
     _check_cheaply(request, store, otlp)
     check_metrics_port(metrics_port)
@@ -249,7 +265,7 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
     arms = ", ".join(arm.name for arm in plan.arms)
     request, workload = plan.request, plan.workload
     models = any(hasattr(arm.drafter, "model") for arm in plan.arms)
-    looks_on = request.timing == "fused" and any(arm.draft_length for arm in plan.arms)
+    looks_on = request.forecasts and any(arm.draft_length for arm in plan.arms)
     forecasts = ", then a few seconds for what other draft lengths would cost" if looks_on else ""
     shared = "" if len(plan.prompts) == len(workload.items) else f" of {len(workload.items)}, the share of rank 0,"
     click.echo(
@@ -330,4 +346,8 @@ def _say_use(arm: str, request: Request, model: str | None) -> str:
         words += ["--model", model]
     if spec.partition(":")[0] == "assistant" and isinstance(request.draft_model, str):
         words += ["--draft-model", request.draft_model]
+    if request.temperature:
+        words += ["--temperature", f"{request.temperature:g}"]
+        given = {"--top-k": (request.top_k, 0), "--top-p": (request.top_p, 1), "--min-p": (request.min_p, 0)}
+        words += [word for name, (value, off) in given.items() if value != off for word in (name, f"{value:g}")]
     return shlex.join([*words, "your prompt"])

@@ -2,7 +2,8 @@
 
 Each drafted token is the argmax of a forward that takes the previous argmax, unread, as its input: the chain is only
 queued, and the target's verification queues behind it. The host learns what was drafted when it reads the result of
-the verification (Leviathan, Kalman and Matias, arXiv:2211.17192, in its greedy case).
+the verification (Leviathan, Kalman and Matias, arXiv:2211.17192). Where the target samples, so does the model, with the
+same options, by a stream of its own; the distributions that it drew from go with the proposal.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from runtime.caches import Undo, require_undo
 from runtime.caches.kinds import flatten
 from runtime.device import barrier, read, release_memory
 from runtime.protocols import Proposal, Target
+from runtime.sampling import Sampling, draw
 from runtime.session import PREFILL_CHUNK
 from runtime.vocabulary import check_same
 from telemetry.logs import get_logger
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Assistant:
-    """Drafts greedily with `model`, a target of its own with the vocabulary of the one it drafts for.
+    """Drafts with `model`, a target of its own with the vocabulary of the one it drafts for.
 
     Its cache holds `length` positions of the history. The last token of a proposal is never fed, so after a wholly
     accepted round the cache lags by one, and by more after rounds of m = 0: whatever is missing goes into the first
@@ -40,6 +42,8 @@ class Assistant:
         self.model = model
         self._width = model.vocab_size
         self._checked: Target | None = None
+        self._sampling: Sampling | None = None
+        self._prompt_length = 0
         self._empty()
         require_undo(self._cache, "the draft model")
 
@@ -66,12 +70,17 @@ class Assistant:
             self._checked = target
             self._width = min(self.model.vocab_size, target.vocab_size)
 
+    def sample_with(self, sampling: Sampling | None) -> None:
+        """As in SamplingDrafter."""
+        self._sampling = sampling
+
     def reset(self, prompt: Sequence[int]) -> None:
         """Fill a fresh cache with `prompt` less its last token, in chunks, and wait for it.
 
         A prompt that fills the model's positions is not taken in, and nothing is proposed for it.
         """
         self._empty()
+        self._prompt_length = len(prompt)
         self.take_in(prompt)
 
     def take_in(self, prompt: Sequence[int]) -> None:
@@ -99,13 +108,15 @@ class Assistant:
 
         self._undo.begin(self.length, len(history) - self.length + m - 1)
         self._base = self.length
-        token = self._draft(self._upload(history[self.length :]))
+        position = len(history) - self._prompt_length
+        q: list[mx.array] = []
+        token = self._draft(self._upload(history[self.length :]), position, q)
         tokens = [token]
-        for _ in range(m - 1):
-            token = self._draft(token)
+        for step in range(1, m):
+            token = self._draft(token, position + step, q)
             tokens.append(token)
         self.length = len(history) + m - 1
-        return Proposal(mx.concatenate(tokens))
+        return Proposal(mx.concatenate(tokens), mx.concatenate(q) if q else None)
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Nothing to do: `propose` is given the history, and feeds what the cache lacks of it."""
@@ -155,11 +166,19 @@ class Assistant:
         last = self.model.vocab_size - 1
         return mx.array([min(token, last) for token in tokens], mx.uint32)
 
-    def _draft(self, ids: mx.array) -> mx.array:
-        """The token (1,) that the model says after `ids`, being computed."""
+    def _draft(self, ids: mx.array, position: int, q: list[mx.array]) -> mx.array:
+        """The token (1,) that the model says after `ids`, at `position` of the output, being computed.
+
+        What it was drawn from, if it was, is added to `q`.
+        """
         import mlx.core as mx
 
-        token = mx.argmax(self._feed(ids)[:, -1, : self._width], axis=-1)
+        logits = self._feed(ids)[:, -1, : self._width]
+        if self._sampling is None:
+            token = mx.argmax(logits, axis=-1)
+        else:
+            q.append(self._sampling.distribution(logits))
+            token = draw(q[-1], self._sampling.keys("drafter", [position])[0])
         mx.async_eval(token)
         return token
 

@@ -1,8 +1,8 @@
 """Does what a plan says: warm-up, interleaved arms, the attributed pass; compares every output; records everything.
 
 Fair: the arms of a block run one after the other on the same prompt, in the plan's seeded order; drafters start
-fresh; generations are drained without consumer work and end with the device idle. An interruption ends the open
-generation after its round and keeps what was measured.
+fresh; generations are drained without consumer work and end with the device idle. At a temperature outputs are draws
+and are not compared. An interruption ends the open generation after its round and keeps what was measured.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Execution:
             for block in self._plan.attributed:
                 self._run_block(block, "attributed")
             gc.unfreeze()
-            if self._plan.request.timing == "fused":
+            if self._plan.request.forecasts:
                 self._forecast()
 
     def interrupt(self) -> None:
@@ -96,7 +96,7 @@ class Execution:
         if ORDINARY in done:
             self._ordinary[key] = done.pop(ORDINARY)
         ordinary = self._ordinary.get(key)
-        if ordinary is None:
+        if ordinary is None or self._plan.request.temperature:
             return
         for name, output in done.items():
             record = compare(self._target, block.prompt.ids, ordinary, output)
@@ -155,13 +155,16 @@ class Execution:
         )
         self._sequence += 1
         limit = min(self._plan.request.max_tokens, max_tokens or self._plan.request.max_tokens)
-        generation = self._start(arm, prompt, timing, limit, recorder)
+        generation = self._start(arm, prompt, repeat, timing, limit, recorder)
         committed = self._drain(generation)
         self._progress()
         return None if generation.finish_reason == "cancelled" else Output.of(generation, committed)
 
-    def _start(self, arm: Arm, prompt: PlannedPrompt, timing: Timing, limit: int, recorder: Recorder) -> Generation:
+    def _start(
+        self, arm: Arm, prompt: PlannedPrompt, repeat: int, timing: Timing, limit: int, recorder: Recorder
+    ) -> Generation:
         shared: dict[str, Any] = {"max_tokens": limit, "recorder": recorder}
+        shared |= self._plan.request.sample(prompt.item.id, repeat)
         if arm.drafter is None:
             return decode(self._target, prompt.ids, **shared)
         return speculate(self._target, arm.drafter, prompt.ids, draft_length=arm.draft_length, timing=timing, **shared)

@@ -9,10 +9,13 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from runtime.caches import require_undo
 from runtime.drafters import make, parse
+from runtime.generate import Options
 from runtime.protocols import Drafter, Target
+from runtime.sampling import SEED_BITS, make_sampling
 from runtime.targets import MlxTarget
 from runtime.workloads import WorkItem, Workload, encode
 from telemetry.errors import Unsupported, UsageError
@@ -28,7 +31,10 @@ ATTRIBUTED_PER_CLASS = 2
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. drafters: specs as `runtime.drafters.make` takes them; draft_lengths: each m to try."""
+    """What the user asked for. drafters: specs as `runtime.drafters.make` takes them; draft_lengths: each m to try.
+
+    temperature, top_k, top_p, min_p: as in `runtime.sampling.Sampling`; seed: of the order, and of what is drawn.
+    """
 
     drafters: tuple[str, ...]
     draft_lengths: tuple[int, ...]
@@ -38,8 +44,13 @@ class Request:
     timing: Timing
     seed: int
     record_text: bool
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
 
     def __post_init__(self) -> None:
+        make_sampling(self.temperature, self.top_k, self.top_p, self.min_p)
         for name, value in (("--max-tokens", self.max_tokens), ("--repeats", self.repeats)):
             if value < 1:
                 raise UsageError(f"{name} is {value}; it must be 1 or more")
@@ -48,6 +59,24 @@ class Request:
                 raise UsageError(
                     f"--draft-length is {length}; it must be 1 or more (drafter `none` is the loop without proposals)"
                 )
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether other draft lengths are forecast, which are replayed over the one output that is right."""
+        return self.timing == "fused" and not self.temperature
+
+    def sample(self, prompt_id: str, repeat: int) -> Options:
+        """The options of sampling for every arm's generation of that prompt and repeat; none for greedy decoding."""
+        if not self.temperature:
+            return {}
+        digest = sha256(f"{self.seed} {prompt_id} {repeat}".encode()).digest()
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "seed": int.from_bytes(digest[:8], "big") >> 64 - SEED_BITS,
+        }
 
 
 @dataclass(frozen=True)

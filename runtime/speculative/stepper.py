@@ -17,18 +17,20 @@ until then the cache is behind by them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 from runtime.device import barrier, drain, read
-from runtime.processing import choose
-from runtime.protocols import Drafter, Proposal
+from runtime.processing import choose, process
+from runtime.protocols import Drafter, Proposal, SamplingDrafter
 from runtime.rounds import OpenRound
 from runtime.session import Session
+from runtime.speculative.stochastic import judge, take_q
 from runtime.speculative.verification import count_accepted, name_outcome
 from telemetry.errors import RoundscopeError
-from telemetry.records import Basis, Timing
+from telemetry.records import Basis, Coupling, Timing
 
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
@@ -41,6 +43,13 @@ _NOTHING = Proposal(())
 """Stands for every empty proposal: an empty array of mlx would be one of floats."""
 
 
+def _take_best(logits: Any) -> Any:
+    """The argmax of every row, the lowest id on ties."""
+    import mlx.core as mx
+
+    return mx.argmax(logits, axis=-1)
+
+
 class DrafterError(RoundscopeError):
     """A drafter broke its contract; the message names it."""
 
@@ -50,13 +59,24 @@ class Speculative:
 
     pipelined = False
 
-    def __init__(self, session: Session, drafter: Drafter, *, draft_length: int, timing: Timing) -> None:
+    def __init__(
+        self,
+        session: Session,
+        drafter: Drafter,
+        *,
+        draft_length: int,
+        timing: Timing,
+        coupling: Coupling = "residual",
+    ) -> None:
         self._session = session
         self._attributed = timing == "attributed"
         self._logits: Any = None
         self.drafter = drafter
         self.draft_length = draft_length
-        self.arm = f"{drafter.name} m={draft_length}"
+        self.coupling: Coupling | None = None if session.sampling is None else coupling
+        self._by_masses = self.coupling == "residual"
+        self._choose_rows = _take_best if session.sampling is None else self._draw_rows
+        self.arm = f"{drafter.name} m={draft_length}{' equality' * (self.coupling == 'equality')}"
 
     def prefill(self) -> None:
         """Fill the target's cache, and let the drafter take in the prompt."""
@@ -65,6 +85,8 @@ class Speculative:
             return
         self._session.begin_round()
         _in_use[id(self.drafter)] = self
+        if isinstance(self.drafter, SamplingDrafter):
+            self.drafter.sample_with(self._session.sampling)
         self.drafter.reset(self._session.history)
         drain()
 
@@ -83,17 +105,69 @@ class Speculative:
 
     def _verify_and_judge(self, open_round: OpenRound, proposal: Proposal) -> bool:
         """Whether the proposal was judged: not if the generation was cancelled while the device worked."""
-        processed = bool(self._session.processors)
-        verified = self._verify(open_round, proposal, choose_all=not processed)
-        if processed:
-            return self._process_rows(open_round, proposal, verified)
+        if self._session.processors:
+            return self._process_rows(open_round, proposal, self._verify(open_round, proposal, None))
+        if self._by_masses:
+            return self._judge_draws(open_round, proposal)
+        verified = self._verify(open_round, proposal, self._choose_rows)
         drafted, predicted = self._synchronize(open_round, proposal, verified)
         if self._session.cancelled:
             return False
-        tokens = list(predicted[: count_accepted(drafted, predicted) + 1])
-        self._judge(open_round, drafted, tokens, self._session.end_at_stop(open_round, tokens))
+        accepted = count_accepted(drafted, predicted)
+        tokens = list(predicted[: accepted + 1])
+        self._judge(open_round, drafted, tokens, accepted, self._session.end_at_stop(open_round, tokens))
         self._keep_rows(len(tokens))
         return True
+
+    def _draw_rows(self, logits: Any) -> Any:
+        """The target's own draw for every row, as ordinary sampling would make it after that history."""
+        import mlx.core as mx
+
+        session = self._session
+        assert session.sampling is not None
+        rows = range(logits.shape[0])
+        return mx.concatenate([session.sampling.choose(logits[i : i + 1], session.position + i) for i in rows])
+
+    def _judge_draws(self, open_round: OpenRound, proposal: Proposal) -> bool:
+        """The same at a temperature: accept and correct by p and q."""
+        verify = partial(self._compare_masses, proposal, slice(None))
+        drafted, *verdict = self._synchronize(open_round, proposal, *self._verify(open_round, proposal, verify))
+        if self._session.cancelled:
+            return False
+        accepted, token = self._open_verdict(verdict)
+        tokens = [*drafted[:accepted], token]
+        self._judge(open_round, drafted, tokens, accepted, self._session.end_at_stop(open_round, tokens))
+        self._keep_rows(len(tokens))
+        return True
+
+    def _compare_masses(self, proposal: Proposal, part: slice, logits: Any) -> tuple[Any, Any, Any]:
+        """The verdict on that part of the proposal."""
+        import mlx.core as mx
+
+        session, tokens = self._session, proposal.tokens
+        assert session.sampling is not None
+        if proposal.q is not None and not isinstance(self.drafter, SamplingDrafter):
+            raise DrafterError(
+                f"drafter {self.drafter.name!r} gave a q, but has no sample_with(sampling): one that draws needs it"
+            )
+        try:
+            q = take_q(proposal.q, len(proposal), logits.shape[-1])
+        except ValueError as error:
+            raise DrafterError(f"drafter {self.drafter.name!r} gave {error}") from None
+        if isinstance(tokens, (list, tuple)):
+            tokens = mx.array(tokens, mx.int32)
+        place = session.position + (part.start or 0)
+        return judge(logits, tokens[part], None if q is None else q[part], session.sampling, place).arrays
+
+    def _open_verdict(self, verdict: Sequence[Sequence[int]]) -> tuple[int, int]:
+        """The accepted tokens and the target's own, from a verdict that was read."""
+        [accepted], [token], [is_sound] = verdict
+        if not is_sound:
+            raise DrafterError(
+                f"drafter {self.drafter.name!r} proposed a token that its own q gives no mass: q must be the "
+                "distribution that the token was drawn from"
+            )
+        return accepted, token
 
     def _keep_rows(self, count: int) -> None:
         rows, logits, self._logits = self._session.rows, self._logits, None
@@ -122,9 +196,9 @@ class Speculative:
             open_round.mark("draft", "host_launch")
         return proposal
 
-    def _verify(self, open_round: OpenRound, proposal: Proposal, *, choose_all: bool) -> Any:
-        """The target's tokens (proposed + 1,) after the last token and each proposed one, or the logits
-        (proposed + 1, vocab) they are to be chosen from.
+    def _verify(self, open_round: OpenRound, proposal: Proposal, verify: Callable[[Any], Any] | None) -> Any:
+        """What `verify` makes of the logits (proposed + 1, vocab) after the last token and each proposed one, or they
+        themselves.
         """
         import mlx.core as mx
 
@@ -137,8 +211,8 @@ class Speculative:
         open_round.replayed = len(known) - 1
         open_round.width = len(known) + open_round.proposed
         logits = self._session.forward(ids, tentative=True)[len(known) - 1 :]
-        verified = mx.argmax(logits, axis=-1) if choose_all else logits
-        self._logits = logits if choose_all and self._session.rows is not None else None
+        verified = logits if verify is None else verify(logits)
+        self._logits = logits if verify is not None and self._session.rows is not None else None
         if self._attributed:
             barrier(verified)
             open_round.mark("verify", "barrier")
@@ -150,46 +224,62 @@ class Speculative:
         held = self._session.cache.undo.snapshot_bytes + getattr(self.drafter, "snapshot_bytes", 0)
         self._session.snapshot_bytes = max(self._session.snapshot_bytes, held)
 
-    def _synchronize(
-        self, open_round: OpenRound, proposal: Proposal, predictions: Any
-    ) -> tuple[Sequence[int], Sequence[int]]:
+    def _synchronize(self, open_round: OpenRound, proposal: Proposal, *verified: Any) -> list[Sequence[int]]:
+        """The proposal, and what verification gave."""
         if isinstance(proposal.tokens, (list, tuple)):
-            drafted: Sequence[int] = proposal.tokens
-            [predicted] = read(predictions)
+            found: list[Sequence[int]] = [proposal.tokens, *read(*verified)]
         else:
-            drafted, predicted = read(proposal.tokens, predictions)
-            self._check_ids(drafted)
+            found = [*read(proposal.tokens, *verified)]
+            self._check_ids(found[0])
         open_round.mark("synchronize", "host_wait")
-        open_round.proposal = list(drafted)
-        return drafted, predicted
+        open_round.proposal = list(found[0])
+        return found
 
     def _process_rows(self, open_round: OpenRound, proposal: Proposal, logits: Any) -> bool:
         """Choose token by token through the processors, as far as ordinary decoding would come this way."""
         import mlx.core as mx
 
-        session, tokens, stopped_at = self._session, [], None
+        session, accepted, stopped_at = self._session, 0, None
+        tokens: list[int] = []
         drafted = self._read_proposal(proposal)
         open_round.proposal = list(drafted)
         seen = mx.array(session.history)
         for index in range(len(drafted) + 1):
             history = mx.concatenate([seen, mx.array(drafted[:index])]) if index else seen
-            [[token]] = read(choose(logits[index : index + 1], history, session.processors, session.rows))
+            token, stands = self._choose_row(logits[index : index + 1], history, proposal, drafted, index)
             if session.cancelled:
                 return False
             tokens.append(token)
+            accepted += stands
             if session.end_at_stop(open_round, [token]) is not None:
                 stopped_at = index
                 break
-            if token not in drafted[index : index + 1]:
+            if not stands:
                 break
         open_round.processed = len(tokens)
         open_round.mark("synchronize", "host_wait")
-        self._judge(open_round, drafted, tokens, stopped_at)
+        self._judge(open_round, drafted, tokens, accepted, stopped_at)
         return True
 
-    def _judge(self, open_round: OpenRound, drafted: Sequence[int], tokens: list[int], stopped_at: int | None) -> None:
-        """`tokens` are the target's, up to the first that the drafter had not or that a stop was found at."""
-        accepted = count_accepted(drafted[: len(tokens)], tokens)
+    def _choose_row(
+        self, logits: Any, history: Any, proposal: Proposal, drafted: Sequence[int], index: int
+    ) -> tuple[int, bool]:
+        """The token after `history`, and whether it is the proposal's at `index`, which now stands."""
+        session = self._session
+        if not self._by_masses:
+            place = session.position + index
+            token_there = choose(logits, history, session.processors, session.rows, session.sampling, place)
+            [[token]] = read(token_there)
+            return token, token in drafted[index : index + 1]
+        logits = process(logits, history, session.processors, session.rows)
+        verdict = self._compare_masses(proposal, slice(index, index + 1), logits)
+        accepted, token = self._open_verdict(read(*verdict))
+        return (drafted[index], True) if accepted else (token, False)
+
+    def _judge(
+        self, open_round: OpenRound, drafted: Sequence[int], tokens: list[int], accepted: int, stopped_at: int | None
+    ) -> None:
+        """`tokens` become output up to where a stop was found, the first `accepted` of them being the proposal's."""
         open_round.outcome = name_outcome(len(drafted), accepted)
         if stopped_at is not None and stopped_at < accepted:
             accepted = stopped_at + 1

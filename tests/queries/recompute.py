@@ -336,6 +336,7 @@ class Recomputed:
                 "n_equal": sum(g["equal"] for g in compared),
                 "n_near_ties": sum(not g["equal"] and bool(g["near_tie"]) for g in compared),
                 "n_divergent": sum(not g["equal"] and not g["near_tie"] for g in compared),
+                "n_sampled": sum(g["temperature"] is not None for g in mine),
             }
 
     def label(self, generation: Row, scope: str) -> Row:

@@ -147,6 +147,8 @@ class Simulation:
             "cached_tokens": 0,
             "max_tokens": self.tokens,
             "n_processors": 0,
+            "policy": "stochastic" if row["sequence"] % 3 == 1 else "greedy",
+            "temperature": 0.5 if row["sequence"] % 3 == 1 else None,
             "started_wall_ns": 1_700_000_000_000_000_000,
             "started_monotonic_ns": 0,
             "finish_reason": "stop" if stopped else "length",

@@ -53,7 +53,17 @@ def test_completeness_counts_what_is_there_and_what_is_not(con: duckdb.DuckDBPyC
     ranks = {"n_ranks": 0, "missing_ranks": None}
     ends = dict.fromkeys(("n_cancelled", "n_error", "n_aborted", "n_running", "n_unknown"), 0)
     none = dict.fromkeys(("n_incomplete", "n_warm_up", "n_rounds_missing", "n_nothing_proposed"), 0) | dict.fromkeys(
-        ("n_levels", "n_levels_missing", "n_compared", "n_attributed", "n_equal", "n_near_ties", "n_divergent"), 0
+        (
+            "n_levels",
+            "n_levels_missing",
+            "n_compared",
+            "n_attributed",
+            "n_equal",
+            "n_near_ties",
+            "n_divergent",
+            "n_sampled",
+        ),
+        0,
     )
     unsaid = dict.fromkeys((*lines, *ranks))
     assert ask(con, "completeness", "ordinary") == [
@@ -76,6 +86,7 @@ def test_completeness_counts_what_is_there_and_what_is_not(con: duckdb.DuckDBPyC
         "n_equal": 1,
         "n_near_ties": 1,
         "n_divergent": 1,
+        "n_sampled": 0,
     }
     assert ask(con, "completeness", ARM) == [of_arm | unsaid]
     of_run = {"n_generations": 12, "n_whole": 6, "n_rounds": 16, "n_warm_up": 1}

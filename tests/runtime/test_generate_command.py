@@ -121,3 +121,41 @@ def test_an_unknown_drafter_is_refused_before_a_model_is_loaded(
 ) -> None:
     refuse_to_load(monkeypatch)
     assert generate(capsys, tmp_path / "s", "--drafter", "nobody", "abc")[:2] == (2, "")
+
+
+def test_a_temperature_draws_and_a_seed_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    hot = ("--temperature", "1", "--top-k", "20", "--top-p", "0.9", "--min-p", "0.001", "--seed", "3")
+    ways = [(), ("--drafter", "none"), ("--drafter", "prompt-lookup", "--draft-length", "3")]
+    said = [generate(capsys, tmp_path / "s", *hot, *way, "dabcabcabc")[:2] for way in ways]
+    assert said[0] == said[1] != (0, "abcabcabc\n")
+    assert said[2][0] == 0
+    columns = "policy, temperature, top_k, top_p, min_p, seed, q_source"
+    assert query(tmp_path / "s", f"select {columns} from generations order by started_wall_ns") == [
+        ("stochastic", 1.0, 20, 0.9, 0.001, 3, source) for source in (None, "point", "point")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--temperature", "-1"), "temperature is -1.0; it must be 0"),
+        (("--top-p", "0.5"), "top_p would have no effect: temperature 0 always takes the likeliest token"),
+        (("--temperature", "1", "--top-k", "-2"), "top_k is -2; it must be a whole number"),
+        (("--temperature", "1", "--seed", "-2"), "seed is -2; it must be a whole number"),
+    ],
+)
+def test_sampling_that_makes_no_sense_is_refused_before_the_model_is_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    refuse_to_load(monkeypatch)
+    code, out, err = generate(capsys, tmp_path / "s", *options, "abc")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "s").exists()

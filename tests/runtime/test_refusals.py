@@ -40,7 +40,18 @@ def _call(call: str, target: Any, prompt: Any = (1, 2), drafter: Any = None, **o
         ({"prompt": ""}, UsageError, "the prompt is empty; pass at least one token"),
         ({"prompt": [1, -1]}, UsageError, "prompt token -1 at position 1 is not in the target's vocabulary of 30"),
         ({"prompt": [30]}, UsageError, "prompt token 30 at position 0 is not in the target's vocabulary of 30"),
-        ({"temperature": 0.7}, Unsupported, r"temperature 0.7 is refused: only greedy decoding \(temperature 0\)"),
+        ({"temperature": -0.5}, UsageError, r"temperature is -0.5; it must be 0 \(greedy decoding\) or a number"),
+        ({"temperature": float("nan")}, UsageError, "temperature is nan"),
+        ({"temperature": 1.0, "top_k": -1}, UsageError, "top_k is -1; it must be a whole number, 0"),
+        ({"temperature": 1.0, "top_k": 2.5}, UsageError, "top_k is 2.5; it must be a whole number, 0"),
+        ({"temperature": 1.0, "top_p": 0.0}, UsageError, "top_p is 0.0; it must be above 0 and at most 1"),
+        ({"temperature": 1.0, "top_p": 1.5}, UsageError, "top_p is 1.5; it must be above 0 and at most 1"),
+        ({"temperature": 1.0, "min_p": 1.5}, UsageError, r"min_p is 1.5; it must be from 0 \(every token\) to 1"),
+        ({"temperature": 1.0, "seed": -1}, UsageError, "seed is -1; it must be a whole number from 0"),
+        ({"temperature": 1.0, "seed": 2**63}, UsageError, "seed is 9223372036854775808; it must be a whole number"),
+        ({"top_k": 5, "seed": 1}, UsageError, "top_k, seed would have no effect: temperature 0 always takes"),
+        ({"top_p": 0.5}, UsageError, "top_p would have no effect: temperature 0 always takes the likeliest token"),
+        ({"min_p": 0.5}, UsageError, "min_p would have no effect"),
         ({"kv_bits": 5}, UsageError, "kv_bits is 5; it must be one of 2, 3, 4, 6, 8"),
         ({"kv_bits": 8, "quantized_kv_start": -1}, UsageError, "quantized_kv_start is -1; it must be 0 or more"),
         ({"kv_bits": 8}, Unsupported, r"kv_bits is refused: layer 0 \(ScriptedLayer\) cannot be quantised"),
@@ -63,6 +74,8 @@ def test_arguments_that_cannot_be_done_right(
     [
         ({"draft_length": -1}, "draft_length is -1; it must be 0 or more"),
         ({"timing": "wall"}, "timing is 'wall'; it must be one of fused, attributed"),
+        ({"coupling": "loose", "temperature": 1.0}, "coupling is 'loose'; it must be one of residual, equality"),
+        ({"coupling": "equality"}, "coupling='equality' would have no effect at temperature 0"),
     ],
 )
 def test_arguments_of_speculation_alone(options: dict[str, Any], message: str) -> None:
@@ -72,8 +85,8 @@ def test_arguments_of_speculation_alone(options: dict[str, Any], message: str) -
 
 @CALLS
 def test_an_option_that_does_not_exist_is_refused(call: str) -> None:
-    with pytest.raises(TypeError, match="top_p"):
-        _call(call, _target(), top_p=0.9)
+    with pytest.raises(TypeError, match="top_n"):
+        _call(call, _target(), top_n=9)
 
 
 @CALLS

@@ -354,3 +354,20 @@ def test_a_metrics_port_that_is_taken_is_refused_before_a_model_is_loaded(
     assert (code, out) == (1, "")
     assert err.endswith("Address already in use. Choose another port or host.\n")
     assert not (prompts.parent / "s").exists()
+
+
+def test_a_run_at_a_temperature_says_that_its_outputs_are_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    prompts = write_prompts(tmp_path, [letter + "abzabzabzab" for letter in "defghijk"])
+    options = ("--temperature", "0.1", "--top-p", "0.9")
+    code, out, _ = run(capsys, prompts, *options)
+    assert code == 0
+    assert "equality is not asked of samples" in " ".join(out.split())
+    assert "--temperature 0.1 --top-p 0.9" in out
+    assert query(tmp_path / "s", "select distinct policy, temperature, top_p, equal from generations") == [
+        ("stochastic", 0.1, 0.9, None)
+    ]
+    code, _, err = run(capsys, prompts, "--top-p", "0.9")
+    assert (code, "top_p would have no effect" in err) == (2, True)

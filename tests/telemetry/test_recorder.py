@@ -79,6 +79,7 @@ def test_a_whole_generation_as_it_is_recorded() -> None:
         "cached_tokens": 0,
         "max_tokens": 9,
         "n_processors": 0,
+        "policy": "greedy",
         "started_wall_ns": 5_000,
         "started_monotonic_ns": 0,
     }

@@ -182,3 +182,26 @@ def test_a_drafter_that_is_not_a_function_of_the_history_is_not_forecast() -> No
     impure.pure_in_history = False  # type: ignore[union-attr]
     _, recorder = execute(plan, target)
     assert {f.spec for f in only(recorder, ForecastRecord)} == {"prompt-lookup"}
+
+
+def test_at_a_temperature_outputs_are_draws_and_are_not_compared() -> None:
+    """Every arm of a prompt and repeat draws by one seed, so that without proposals it gives ordinary's tokens."""
+    target = make_target()
+    drafters = ("prompt-lookup", "none", "oracle")
+    request = make_request(drafters=drafters, repeats=2, temperature=0.7, top_k=3, min_p=0.01, record_text=True)
+    execution, recorder = execute(make_plan(request, make_workload(), target), target)
+    recorded = only(recorder, GenerationRecord)
+    options = {(g.policy, g.temperature, g.top_k, g.top_p, g.min_p) for g in recorded}
+    assert options == {("stochastic", 0.7, 3, 1.0, 0.01)}
+    seeds = {(g.prompt_id, g.repeat): g.seed for g in recorded}
+    assert len(set(seeds.values())) == len(seeds) == 3 * 2
+    assert all(g.seed == seeds[g.prompt_id, g.repeat] for g in recorded)
+    assert only(recorder, ComparisonRecord) == only(recorder, ForecastRecord) == only(recorder, VerifyCostRecord) == []
+    assert execution.divergent == {}
+    tokens = {g.generation_id: 0 for g in recorded}
+    for entry in only(recorder, RoundRecord):
+        tokens[entry.generation_id] += entry.committed
+    by_arm = {(g.arm, g.prompt_id, g.repeat): tokens[g.generation_id] for g in recorded if not g.warm_up}
+    for (arm, *rest), count in by_arm.items():
+        if arm == "none m=0":
+            assert count == by_arm["ordinary", *rest]
