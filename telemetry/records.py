@@ -106,7 +106,7 @@ class RunRecord(Environment, tag="run", tag_field="type", kw_only=True, omit_def
     n_prompts: Annotated[Count, about("prompts of the workload")]
     arms: Annotated[list[str], about("arms compared; the first is ordinary decoding")]
     timing: Annotated[Timing, about("timing mode asked for")]
-    seed: Annotated[int, about("seed of the order of prompts and arms")]
+    seed: Annotated[int, about("seed of the order of prompts and arms, and of what was drawn")]
     max_tokens: Annotated[Count, about("limit of output per generation", "tokens")]
     repeats: Annotated[Count, about("times every prompt is run by every arm")]
     record_text: Annotated[bool, about("whether token ids and text were kept")]
@@ -266,7 +266,8 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     requested: Annotated[Count, about("proposed tokens asked for: min(m, budget - 1)", "tokens")]
     proposed: Annotated[Count, about("proposed tokens returned", "tokens")]
     accepted: Annotated[
-        Count, about("leading proposed tokens that equal the target's and were committed (A)", "tokens")
+        Count,
+        about("leading proposed tokens that equal the target's, or stand by p and q, and were committed (A)", "tokens"),
     ]
     committed: Annotated[Count, about("tokens that became output (C)", "tokens")]
     cut: Annotated[Count, about("proposed tokens never judged: EOS, a stop or cancellation came first", "tokens")]

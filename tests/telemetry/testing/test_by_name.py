@@ -70,6 +70,14 @@ def test_other_output_is_shown_where_it_begins(output: list[int], message: str) 
 DIVERGED = {"equal": False, "diverged_at": 4, "diverged_round": 2, "top2_gap": 0.5, "tolerance": 0.001}
 
 
+def test_a_sampled_generation_is_named_as_such() -> None:
+    """It is not to be equal, so an assertion that it is has to fail, and say why."""
+    recorder = Recorder()
+    run_speculation(temperature=0.5, recorder=recorder)
+    with pytest.raises(TraceAssertionError, match="was sampled: it has the distribution of ordinary decoding's output"):
+        assert_equal_to_ordinary(Spans.from_records(recorder.records))
+
+
 def test_a_run_s_own_comparisons_count() -> None:
     equal = whole_generation("g1")
     near = [*whole_generation("g2")[:-1], comparison("g2", **DIVERGED | {"top2_gap": 0.0002, "near_tie": True})]
