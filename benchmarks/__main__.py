@@ -13,6 +13,8 @@ BENCHMARKS = {
     "caches": ("benchmarks.caches", "run"),
     "stock": ("benchmarks.stock", "run"),
     "ncm": ("benchmarks.ncm", "run"),
+    "telemetry_cost": ("benchmarks.telemetry_cost", "run"),
+    "loading": ("benchmarks.scale", "run_loading"),
 }
 
 
