@@ -14,6 +14,8 @@ BENCHMARKS = {
     "stock": ("benchmarks.stock", "run"),
     "ncm": ("benchmarks.ncm", "run"),
     "queries": ("benchmarks.queries", "run"),
+    "telemetry_cost": ("benchmarks.telemetry_cost", "run"),
+    "loading": ("benchmarks.scale", "run_loading"),
 }
 
 

@@ -146,11 +146,14 @@ class _Insertion(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Insert with all threads, which needs rows to come in no order."""
+        """Insert with all threads, which needs rows to come in no order; this one is often held up by the other."""
         try:
-            self._con.execute("SET preserve_insertion_order = false")
-            self._n = insert(self._con, OPENS[self._kind], self._source, describe_columns(self._kind))
-            self._con.execute("SET preserve_insertion_order = true")
+            [(threads,)] = self._con.execute("SELECT current_setting('threads')").fetchall()
+            self._con.execute(f"SET preserve_insertion_order = false; SET threads = {threads + 1}")
+            try:
+                self._n = insert(self._con, OPENS[self._kind], self._source, describe_columns(self._kind))
+            finally:
+                self._con.execute(f"SET preserve_insertion_order = true; SET threads = {threads}")
         except BaseException as error:
             self._error = error
 

@@ -25,6 +25,9 @@ from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, Record
 from telemetry.schema import JournalRow, Rejected, Writer
 
 BATCH_BYTES = 16 << 20
+_PIECE_BYTES = 4 << 20
+"""What is decoded at once. Meanwhile no other thread of Python's can go on, not even to give DuckDB its next task."""
+
 SHOWN_CHARACTERS = 500
 _WINDOW = 1024
 _BROKEN_OFF = "Input data was truncated"
@@ -73,7 +76,7 @@ def read_journal(
     what `read_batches` does.
     """
     sort = _sort_lines if counted is None else partial(_count_lines, counted)
-    for row, size, batch in read_batches(path, before, sort, limit):
+    for row, size, batch in read_batches(path, before, sort, limit, None if counted is None else _PIECE_BYTES):
         if batch is None:
             batch = Batch(row)
         batch.row, batch.size = row, size
@@ -81,9 +84,15 @@ def read_journal(
 
 
 def read_batches(
-    path: Path, before: JournalRow | None, sort: Callable[[bytes, JournalRow], Sorted], limit: int | None = None
+    path: Path,
+    before: JournalRow | None,
+    sort: Callable[[bytes, JournalRow], Sorted],
+    limit: int | None = None,
+    size: int | None = None,
 ) -> Iterator[tuple[JournalRow, int, Sorted | None]]:
     """Some lines at a time beyond `before`: the journal's row after them, their bytes, and what `sort` makes of them.
+
+    They are about `size` bytes (default: BATCH_BYTES), and none beyond `limit`.
 
     `sort` gets the lines, and the row before them, in which it takes down what they say. Where only the writer's state
     is new, there is one row without lines. A last line without an end is left for later while the writer may still
@@ -98,13 +107,13 @@ def read_batches(
             raise Replaced(path.name)
         row.writer = _judge_writer(held, row.host)
         n_batches = 0
-        for data, size in _read_lines(fd, row, limit):
+        for data, n_bytes in _read_lines(fd, row, limit, size or BATCH_BYTES):
             batch = sort(data, row)
-            row.bytes_read += size
+            row.bytes_read += n_bytes
             row.fingerprint = _fingerprint(fd, row.bytes_read)
             row.writer = _judge_writer(held, row.host)
             n_batches += 1
-            yield copy(row), size, batch
+            yield copy(row), n_bytes, batch
         if not n_batches and row != before:
             yield row, 0, None
 
@@ -150,12 +159,12 @@ def _fingerprint(fd: int, length: int) -> int:
     return zlib.crc32(os.pread(fd, size, 0) + os.pread(fd, size, length - size))
 
 
-def _read_lines(fd: int, row: JournalRow, limit: int | None) -> Iterator[tuple[bytes, int]]:
-    """The lines from `row.bytes_read` on, about BATCH_BYTES of them at a time, less the end of the last one.
+def _read_lines(fd: int, row: JournalRow, limit: int | None, usual: int) -> Iterator[tuple[bytes, int]]:
+    """The lines from `row.bytes_read` on, about `usual` bytes of them at a time, less the end of the last one.
 
     With each their size in the file.
     """
-    size = BATCH_BYTES
+    size = usual
     while True:
         size = size if limit is None else min(size, limit - row.bytes_read)
         data = os.pread(fd, size, row.bytes_read)
@@ -164,7 +173,7 @@ def _read_lines(fd: int, row: JournalRow, limit: int | None) -> Iterator[tuple[b
             yield data[:end], end + 1
         if len(data) < size or not data:
             break
-        size = BATCH_BYTES if end >= 0 else 2 * size
+        size = usual if end >= 0 else 2 * size
     if row.writer == "ended" and (tail := data[end + 1 :]):
         yield tail, len(tail)
 

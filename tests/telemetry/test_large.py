@@ -92,7 +92,7 @@ def spy(patches: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
 def test_whole_journals_of_any_number_and_batch_size(
     con: duckdb.DuckDBPyConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_bytes: int
 ) -> None:
-    monkeypatch.setattr(reading, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(reading, "_PIECE_BYTES", batch_bytes)
     write_lines(tmp_path / "[s]*", RECORDS)
     text = {"proposal": [1, 2, 3, 4], "tokens": list(range(500))}
     write_lines(tmp_path / "[s]*", [header(), generation("h"), *rounds("h", 40, **text), generation_end("h")], "b'c")
@@ -173,7 +173,7 @@ def test_whatever_is_damaged_the_tables_are_the_same(
         changed = {"flip": bytes([byte]), "insert": bytes([byte, data[at]]), "delete": b"", "repeat": data[at : at + 9]}
         data = data[:at] + changed[what] + data[at + 1 :]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patches:
-        patches.setattr(reading, "BATCH_BYTES", batch_bytes)
+        patches.setattr(reading, "_PIECE_BYTES", batch_bytes)
         (Path(folder) / FOLDER).mkdir()
         (Path(folder) / FOLDER / "a.ndjson").write_bytes(data)
         load_both(con, Path(folder), whole=None)
