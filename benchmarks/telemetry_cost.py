@@ -3,8 +3,8 @@
 A round's forward hashes for 2 ms outside the interpreter's lock, as a device would work, and touches little memory.
 Blocks of generations by each arm in a seeded order: `off` keeps records in memory; `journal` writes them to disk; `all`
 has a metrics endpoint that is scraped every second and an exporter of spans following the journal, in processes of
-their own as `roundscope run` starts them; `naive` makes live spans of the OpenTelemetry SDK with a BatchSpanProcessor in
-this process. Spans go to a receiver on loopback, in a process of its own.
+their own as `roundscope run` starts them; `naive` makes live spans of the OpenTelemetry SDK with a BatchSpanProcessor
+in this process. Spans go to a receiver on loopback, in a process of its own.
 """
 
 from __future__ import annotations
