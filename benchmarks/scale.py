@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import subprocess
@@ -36,6 +37,7 @@ def run_loading() -> bool:
 
     with tempfile.TemporaryDirectory() as folder:
         write_rounds(Path(folder), LOADED)
+        os.sync()
         start = time.perf_counter()
         load(Path(folder))
         pace = LOADED / (time.perf_counter() - start)
@@ -159,6 +161,7 @@ def measure(store: Path, n_rounds: int) -> None:
     """Print what writing, loading, every query and archiving take, each in a process of its own."""
     start = time.perf_counter()
     write_rounds(store, n_rounds)
+    os.sync()
     print(f"wrote {n_rounds:,} rounds in {time.perf_counter() - start:.1f} s", flush=True)
     import queries
 

@@ -12,7 +12,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,9 +55,20 @@ def load_large(
 ) -> None:
     """Load what is large among these journals; what is odd is left as it was. Raises Replaced."""
     for group in _group(_find_large(paths, known, spool)):
-        with suppress(Odd, TooNew, OSError, duckdb.IOException, *REFUSALS), transaction(con):
+        with suppress(Odd, TooNew, OSError, duckdb.IOException, *REFUSALS), _in_no_order(con), transaction(con):
             insert_batches(con, _insert_large(con, group), spool, carefully=False)
         spool.clear()
+
+
+@contextmanager
+def _in_no_order(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Let all threads insert, which needs rows to come in no order, and one more: whoever waits for them is held up."""
+    [(threads,)] = con.execute("SELECT current_setting('threads')").fetchall()
+    con.execute(f"SET preserve_insertion_order = false; SET threads = {threads + 1}")
+    try:
+        yield
+    finally:
+        con.execute(f"SET preserve_insertion_order = true; SET threads = {threads}")
 
 
 def _find_large(paths: Iterable[Path], known: dict[str, JournalRow], spool: Spool) -> Iterator[Large]:
@@ -146,14 +157,9 @@ class _Insertion(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Insert with all threads, which needs rows to come in no order; this one is often held up by the other."""
+        """Insert."""
         try:
-            [(threads,)] = self._con.execute("SELECT current_setting('threads')").fetchall()
-            self._con.execute(f"SET preserve_insertion_order = false; SET threads = {threads + 1}")
-            try:
-                self._n = insert(self._con, OPENS[self._kind], self._source, describe_columns(self._kind))
-            finally:
-                self._con.execute(f"SET preserve_insertion_order = true; SET threads = {threads}")
+            self._n = insert(self._con, OPENS[self._kind], self._source, describe_columns(self._kind))
         except BaseException as error:
             self._error = error
 

@@ -245,3 +245,11 @@ def test_every_line_was_decoded_strictly(
     tables = load_both(con, tmp_path, whole=False)
     assert len(tables["rounds"]) == 9
     assert taken in ([10], [])  # or it was interrupted before
+
+
+def test_settings_are_as_they_were_after_what_was_refused(con: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    settings_of = "SELECT current_setting('threads'), current_setting('preserve_insertion_order')"
+    before = con.execute(settings_of).fetchall()
+    write_lines(tmp_path, [*BEGINNING, change('"accepted":0', '"accepted":5')])
+    load_both(con, tmp_path, whole=False)
+    assert con.execute(settings_of).fetchall() == before
