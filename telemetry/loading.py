@@ -7,6 +7,7 @@ others, while one group of batches is inserted, another thread reads the next.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -21,6 +22,7 @@ from telemetry.archive import list_batches
 from telemetry.archive_loading import Stale, has_batches, load_batches
 from telemetry.bulk import Spool
 from telemetry.completion import complete_rows
+from telemetry.errors import RoundscopeError
 from telemetry.inserting import REFUSALS, insert_batches, transaction
 from telemetry.journal import SUFFIX
 from telemetry.large import load_large
@@ -153,7 +155,16 @@ def _fetch_known(con: duckdb.DuckDBPyConnection) -> dict[str, JournalRow]:
 
 
 def _find(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+    """The journals. Raises RoundscopeError if the folder cannot be read: it would look as if nothing was recorded."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RoundscopeError(
+            f"cannot read the journals in {folder}: {error.strerror}; ask as somebody who may, or let others read it"
+        ) from error
+    return sorted(path for name in names if name.endswith(SUFFIX) and (path := folder / name).is_file())
 
 
 def _read_all(folder: Path, known: dict[str, JournalRow], notes: list[str]) -> Iterator[Batch]:

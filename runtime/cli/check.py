@@ -44,8 +44,8 @@ def command(requirements: tuple[str, ...], run_id: str | None, store: Path) -> N
     equal                    outputs were compared, and differ from ordinary decoding's at near ties alone
     complete                 the run ended, and no generation, round or line of it is missing
     """
-    from dashboards.report import resolve_run
-    from queries import install_views
+    from dashboards.report import require_kind, resolve_run
+    from queries import find, install_views
     from telemetry.store import connect
 
     wanted = [_parse(text) for text in requirements]
@@ -53,6 +53,8 @@ def command(requirements: tuple[str, ...], run_id: str | None, store: Path) -> N
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
         chosen = resolve_run(connected.con, run_id)
+        if any(kind != "complete" for kind, *_ in wanted):
+            require_kind(connected.con, chosen, find("verdict"))
         faults = [fault for one in wanted if (fault := find_fault(connected.con, chosen, *one))]
     if faults:
         raise CheckFailed(f"run {chosen}: {'; '.join(faults)}")
@@ -91,7 +93,8 @@ def _find_verdict(rows: list[Row], kind: str, class_: str, arm: str | None) -> s
     if not about:
         known = sorted({(row["arm"], row["class"]) for row in rows})
         listed = ", ".join(f"{class_}:{arm}" for arm, class_ in known)
-        return f"no arm that can be used was measured on {class_}; there are: {listed or 'none'}"
+        asked = class_ if arm is None else f"{class_}:{arm}"
+        return f"no arm that can be used was measured as {asked}; there are: {listed or 'none'}"
     told = ", ".join(f"{row['arm']} {row['verdict'] or 'has no verdict'}" for row in about)
     holds = (
         any(row["verdict"] == "pays" for row in about)

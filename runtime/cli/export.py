@@ -60,6 +60,7 @@ def command(
     """
     if sum(destination is not None for destination in (otlp, file, folder, timeline)) != 1:
         raise UsageError("name one destination: --otlp, --otlp-json FILE, --parquet DIR or --timeline FILE")
+    from dashboards.report import resolve_run
     from queries import install_views
     from telemetry.store import connect
     from telemetry.stored import Stored
@@ -67,6 +68,8 @@ def command(
     with connect(store, prepare=install_views) as connected:
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
+        if run_id is not None:
+            run_id = resolve_run(connected.con, run_id)
         stored = Stored(connected.con, run_id)
         if timeline is not None:
             _to_timeline(connected, stored, timeline, run_id, as_json)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from runtime.cli.output import read_text
 from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP
 from telemetry.errors import UsageError
 
@@ -82,7 +82,7 @@ def command(
         parse(drafter)
     make_sampling(temperature, top_k, top_p, min_p, seed)  # refuses what makes no sense before the model is loaded
     check_writable(store)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = read_text(prompt)
     if not text.strip():
         raise UsageError("the prompt is empty")
     target = load_target(model)

@@ -133,6 +133,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    if sys.stdout is None:  # closed by whoever started it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         code = roundscope.main(arguments, prog_name="roundscope", standalone_mode=False)
         sys.stdout.flush()
@@ -150,6 +152,18 @@ def _run(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read stdout has gone (`| head`); Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return RoundscopeError.exit_code
+    except UnicodeEncodeError as error:
+        click.echo(
+            f"error: {error.object[error.start : error.end]!a} cannot be written in {error.encoding}, which standard "
+            "output takes: set PYTHONIOENCODING=utf-8",
+            err=True,
+        )
+        return RoundscopeError.exit_code
+    except OSError as error:
+        click.echo(f"error: {error.filename or 'standard output'}: {error.strerror or error}", err=True)
+        # Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return RoundscopeError.exit_code
     return code if isinstance(code, int) else 0

@@ -108,6 +108,8 @@ def command(
     from runtime.ncm.experiment.plan import Request, make_plan
     from telemetry.journal import check_writable
 
+    if dry_run and as_json:
+        raise click.UsageError("--json and --dry-run exclude each other: a plan is text")
     request = Request(cache, exit_, batch, repeats, temperature, timing, seed)
     check_writable(store)
     check_endpoint(otlp)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
 import click
 
+from telemetry.errors import UsageError
 from telemetry.plain import are_numbers, encode, show, simplify, write_cell
 
 if TYPE_CHECKING:
@@ -23,6 +24,19 @@ _HELP: dict[Form, str] = {
     "csv": "Comma-separated values under a line of names.",
 }
 _PIPE_WIDTH = 100_000
+
+
+def read_text(argument: str) -> str:
+    """An argument, or standard input for `-`. UsageError if it is no text: bytes in another encoding."""
+    text = sys.stdin.read() if argument == "-" else argument
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        source = "standard input" if argument == "-" else "the argument"
+        raise UsageError(
+            f"{source} is no text from character {error.start + 1} on: give UTF-8, in a UTF-8 locale (LC_ALL=C.UTF-8)"
+        ) from error
+    return text
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:

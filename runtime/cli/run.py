@@ -130,6 +130,8 @@ def command(
     from runtime.distributed import find_launch
     from runtime.experiment.plan import Request
 
+    if dry_run and as_json:
+        raise click.UsageError("--json and --dry-run exclude each other: a plan is text")
     if draft_model is not None and not any(spec.partition(":")[0] == "assistant" for spec in drafters):
         drafters = (*drafters, "assistant")
     if lengths and drafters and all(spec.partition(":")[0] == "none" for spec in drafters):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from runtime.cli.output import Form, output_options, write_rows
+from runtime.cli.output import Form, output_options, read_text, write_rows
 from runtime.cli.run import DEFAULT_STORE
 
 
@@ -37,7 +36,7 @@ def command(statement: str, store: Path, archive_only: bool, form: Form) -> None
     from telemetry.archive import FOLDER
     from telemetry.store import connect, connect_archive, restrict
 
-    text = sys.stdin.read() if statement == "-" else statement
+    text = read_text(statement)
     with (connect_archive if archive_only else connect)(store, prepare=install_views) as connected:
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)

@@ -8,9 +8,10 @@ import duckdb
 import pytest
 
 from runtime.cli.check import find_fault
-from tests.dashboards.test_command import record
+from tests.dashboards.test_command import record, record_ncm
 from tests.queries.given import Given, spec, step
 from tests.queries.simulate import Arm, Simulation, open_store
+from tests.queries.simulate_ncm import NcmSimulation
 from tests.runtime.commands import call
 
 LOOKUP = "prompt-lookup m=4"
@@ -38,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("pays:write:oracle m=4", None),
         ("not-loses:copy", None),
         ("not-loses:write", f"not-loses on write does not hold: {LOOKUP} loses"),
-        ("pays:prose", f"no arm that can be used was measured on prose; there are: all:oracle m=4, copy:oracle m=4, "
+        ("pays:prose", f"no arm that can be used was measured as prose; there are: all:oracle m=4, copy:oracle m=4, "
          f"write:oracle m=4, all:{LOOKUP}, copy:{LOOKUP}, write:{LOOKUP}"),
         ("equal", None),
         ("complete", None),
@@ -95,3 +96,17 @@ def test_other_outputs_and_an_incomplete_record_are_faults() -> None:
             "the record is not complete: the run's outcome is not recorded; "
             "Generations left out of the figures: 1 aborted: the process died"
         )
+
+
+def test_an_arm_that_was_not_measured_is_named(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, "check", "--require", "pays:all:nope", "--store", store)
+    assert (code, "no arm that can be used was measured as all:nope; there are: all:oracle m=4, " in err) == (3, True)
+
+
+def test_a_run_of_the_generator_is_judged_by_its_completeness_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_ncm(tmp_path, NcmSimulation())
+    assert call(capsys, "check", "--require", "complete", "--store", tmp_path)[0] == 0
+    code, _, err = call(capsys, "check", "--require", "equal", "--store", tmp_path)
+    assert (code, "verdict is about runs of kind speculation, and run run-1 is of kind ncm" in err) == (2, True)

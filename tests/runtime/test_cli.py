@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import click
 import pytest
@@ -165,3 +166,49 @@ def test_a_reader_that_goes_away_is_no_traceback(rows: int) -> None:
         child.stdout = None
         assert child.communicate() == (None, b"")
         assert child.returncode == 1
+
+
+CALL = "from runtime.cli.main import main; main()"
+
+
+@pytest.mark.parametrize("command", [["report"], ["sql", "select 1", "--csv"], ["--help"]])
+def test_a_full_disk_behind_stdout_is_one_clear_line(command: list[str], tmp_path: Path) -> None:
+    """What reads a store is asked of an empty one."""
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    store = [] if command == ["--help"] else ["--store", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", CALL, *command, *store],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=child_environment(),
+            check=False,
+        )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (2 if command == ["report"] else 1)
+    if command != ["report"]:
+        assert done.stderr.endswith("error: standard output: No space left on device\n")
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", CALL, "sql", "-", "--store", str(tmp_path)],
+        input=b"select '\xff'",
+        capture_output=True,
+        cwd=ROOT,
+        env=child_environment({"PYTHONUTF8": "1", "PYTHONIOENCODING": "utf-8:surrogateescape"}),
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"error: standard input is no text from character 9 on: give UTF-8" in done.stderr
+
+
+def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
+    code = "import sys; sys.stdout = None; from runtime.cli.main import main; "
+    code += "main(['sql', 'select 1', '--store', sys.argv[1]])"
+    child = run_python(code, str(tmp_path))
+    assert (child.returncode, "Traceback" in child.stderr) == (0, False)

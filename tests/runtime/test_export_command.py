@@ -278,3 +278,18 @@ def test_tables_as_parquet(capsys: pytest.CaptureFixture[str], store: Path, tmp_
     write_store(store, [generation(IDS[12], run_id=None), *rounds(IDS[12], 1), generation_end(IDS[12])], "b")
     assert _export(capsys, store, "--parquet", folder)[1] == {**NOTHING, "sent": 7, "generations_already_there": 12}
     assert (folder / "run=run-1" / "spans.parquet").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("option", ["--timeline", "--otlp-json", "--parquet"])
+def test_a_run_that_is_not_there_is_named_and_the_destination_kept(
+    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path, option: str
+) -> None:
+    destination = tmp_path / "before"
+    if option != "--parquet":
+        destination.write_text("what was there")
+    code, _, err = _export(capsys, store, option, destination, "--run", "zz")
+    assert (code, "there is no run 'zz'" in err) == (2, True)
+    assert option == "--parquet" or destination.read_text() == "what was there"
+    assert option != "--parquet" or not destination.exists()
+    code, _, err = _export(capsys, store, option, destination, "--run", "run-")
+    assert (code, "2 runs begin with 'run-'" in err) == (2, True)

@@ -371,3 +371,9 @@ def test_a_run_at_a_temperature_says_that_its_outputs_are_samples(
     ]
     code, _, err = run(capsys, prompts, "--top-p", "0.9")
     assert (code, "top_p would have no effect" in err) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("run", "--quick"), ("ncm", "run")])
+def test_a_plan_is_no_json(capsys: pytest.CaptureFixture[str], command: tuple[str, ...]) -> None:
+    code, out, err = call(capsys, *command, "--dry-run", "--json")
+    assert (code, out, "--json and --dry-run exclude each other" in err) == (2, "", True)

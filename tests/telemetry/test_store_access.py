@@ -311,3 +311,12 @@ def test_no_progress_is_drawn_between_the_data(store: Path) -> None:
     """DuckDB would write it to standard output after two seconds."""
     with connect(store) as connected:
         assert column(connected.con, "SELECT current_setting('enable_progress_bar')") == [False]
+
+
+def test_journals_that_cannot_be_listed_are_not_taken_for_none(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("telemetry.loading.os.listdir", refuse)
+    with pytest.raises(RoundscopeError, match=r"cannot read the journals in .*journal: Permission denied"):
+        connect(store).__enter__()
