@@ -174,7 +174,7 @@ def test_caches_that_are_not_to_be_had() -> None:
     assert decode(target, [1, 2], max_tokens=2, cache=open_generation.cache).drain().finish_reason == "length"
 
 
-@pytest.mark.parametrize("bad", [{"prompt": []}, {"max_tokens": 0}, {"temperature": 1.0}, {"prompt": [99]}])
+@pytest.mark.parametrize("bad", [{"prompt": []}, {"max_tokens": 0}, {"temperature": -1.0}, {"prompt": [99]}])
 def test_a_refused_call_leaves_the_cache_as_it_was(bad: dict[str, Any]) -> None:
     target = _target()
     first = decode(target, [1, 2], max_tokens=5).drain()
