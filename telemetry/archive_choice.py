@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import duckdb
 
-from telemetry.records import TABLES
 from telemetry.schema import Layout, layouts
+from telemetry.tables import TABLES
 
 RECORDING = "their processes still record"
 UNKNOWN = "whether their processes have ended is not known: they are another machine's, or have no first line"

@@ -29,10 +29,11 @@ from telemetry.errors import RoundscopeError
 from telemetry.loading import load_journals
 from telemetry.partitioning import write_partitions
 from telemetry.reading import is_as_it_was
-from telemetry.records import SCHEMA_VERSION, TABLES
+from telemetry.records import SCHEMA_VERSION
 from telemetry.schema import JournalRow, create_schema
 from telemetry.serving import find_uncounted
 from telemetry.store import StoreBusy, StoreUnwritable, connect, load
+from telemetry.tables import TABLES
 
 LOCK = "archive.lock"
 CHANGED = "they changed while they were archived"

@@ -19,8 +19,8 @@ import duckdb
 import msgspec
 
 from telemetry.errors import RoundscopeError
-from telemetry.records import Check
 from telemetry.schema import Column, Layout, quote, quote_name
+from telemetry.tables import Check
 
 _LEAST_OBJECT_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 24

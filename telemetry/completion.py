@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from telemetry.bulk import DUPLICATE, find_fault
 from telemetry.reading import SHOWN_CHARACTERS
-from telemetry.records import TABLES, GenerationEnd, NcmEnd, RankEnd, Table
+from telemetry.records import GenerationEnd, NcmEnd, RankEnd
 from telemetry.schema import STATES, Column, describe_columns, kind_name, quote, quote_name
+from telemetry.tables import TABLES, Table
 
 _OPEN_UNTIL: dict[str, type[Struct]] = {
     "generations": GenerationEnd,

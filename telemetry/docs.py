@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from telemetry.records import RECORD_TYPES, SCHEMA_VERSION, TABLES, JournalRecord, LossRecord
+from telemetry.records import RECORD_TYPES, SCHEMA_VERSION, JournalRecord, LossRecord
 from telemetry.schema import Column, Layout, describe_columns, kind_name, layouts, summarize
+from telemetry.tables import TABLES
 
 _INTRODUCTION = f"""\
 # Records

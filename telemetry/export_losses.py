@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 
-from telemetry.ledger import FOLDER, Destination, Entry, Exported, Failed, decode_entry
+from telemetry.ledger import FOLDER, Destination, Entry, Exported, Failed, decode_entries
 from telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -62,19 +61,12 @@ class ExportLosses:
 
     def _read_new(self, path: Path) -> list[tuple[Entry, str]]:
         with path.open("rb") as file:
-            first = _decode(file.readline())
+            first = next(decode_entries(file.readline()), None)
             begun = first.begun_wall_ns if isinstance(first, Destination) else 0
             known = self.state.get(path.name)
             start = known.read if known is not None and known.begun_wall_ns == begun else 0
             file.seek(start)
-            *lines, _ = file.read().split(b"\n")  # the last one is not whole yet, or empty
-        self.state[path.name] = Position(begun, start + sum(len(line) + 1 for line in lines))
+            lines, end, _ = file.read().rpartition(b"\n")  # the last line is not whole yet, or empty
+        self.state[path.name] = Position(begun, start + len(lines) + len(end))
         sink = "otlp" if isinstance(first, Destination) and "://" in first.destination else "file"
-        return [(entry, sink) for line in lines if (entry := _decode(line)) is not None]
-
-
-def _decode(line: bytes) -> Entry | None:
-    try:
-        return decode_entry(line)
-    except msgspec.DecodeError:
-        return None  # its writer was killed in the middle of it
+        return [(entry, sink) for entry in decode_entries(lines)]

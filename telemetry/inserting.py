@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from telemetry.bulk import Spool, insert, insert_carefully
 from telemetry.reading import Batch, reject
-from telemetry.records import TABLES
 from telemetry.schema import JournalRow, Layout, Rejected, Waiting, describe_columns, kind_name, layouts
+from telemetry.tables import TABLES
 
 REFUSALS = (
     duckdb.ConstraintException,

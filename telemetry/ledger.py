@@ -13,7 +13,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -59,8 +59,15 @@ class Losses(Struct):
 
 
 Entry: TypeAlias = Destination | Exported | Failed
-decode_entry = msgspec.json.Decoder(Entry).decode
+_decode = msgspec.json.Decoder(Entry).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def decode_entries(data: bytes) -> Iterator[Entry]:
+    """The entries in the lines of a cursor, less what is none: its writer was killed in the middle of it."""
+    for line in data.split(b"\n"):
+        with suppress(msgspec.DecodeError):
+            yield _decode(line)
 
 
 def read_losses(store: Path) -> Iterator[Losses]:
@@ -68,14 +75,10 @@ def read_losses(store: Path) -> Iterator[Losses]:
     for path in sorted((store / FOLDER).glob("*.ndjson")):
         losses: Losses | None = None
         try:
-            lines = path.read_bytes().split(b"\n")
+            data = path.read_bytes()
         except OSError:
             continue
-        for line in lines:
-            try:
-                entry = decode_entry(line)
-            except msgspec.DecodeError:
-                continue  # its writer was killed in the middle of it
+        for entry in decode_entries(data):
             if isinstance(entry, Destination):
                 losses = Losses(entry.destination, set())
             elif losses is None:
@@ -142,11 +145,7 @@ class Ledger:
             return
         lines, end, _ = os.pread(self._fd, size - self._read_to, self._read_to).rpartition(b"\n")
         self._read_to += len(lines) + len(end)
-        for line in lines.split(b"\n"):
-            try:
-                entry = decode_entry(line)
-            except msgspec.DecodeError:
-                continue  # its writer was killed in the middle of it
+        for entry in decode_entries(lines):
             if isinstance(entry, Exported):
                 self._exported.add(entry.generation_id)
             elif isinstance(entry, Destination):

@@ -19,7 +19,6 @@ from telemetry.records import (
     LEVEL_STAGES,
     STAGES,
     ComparisonRecord,
-    FieldInfo,
     GenerationEnd,
     GenerationRecord,
     LevelRecord,
@@ -27,8 +26,8 @@ from telemetry.records import (
     NcmEnd,
     NcmRecord,
     RoundRecord,
-    describe_fields,
 )
+from telemetry.tables import FieldInfo, describe_fields
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 """The conventions that `gen_ai.*` follows: the last numbered ones before they moved to a repository of their own, whose

@@ -24,9 +24,9 @@ from telemetry.records import (
     NcmEnd,
     NcmRecord,
     RoundRecord,
-    describe_fields,
 )
 from telemetry.schema import quote
+from telemetry.tables import describe_fields
 
 AT_ONCE = 200
 R = TypeVar("R", bound=Struct)

@@ -11,6 +11,7 @@ import click
 
 from runtime.cli.output import read_text
 from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP
+from runtime.cli.sampling import sampling_options
 from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,10 +40,7 @@ Examples:
 )
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Limit of the output.")
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: always the likeliest token.")
-@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest tokens. 0: all.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from the likeliest of that mass.")
-@click.option("--min-p", type=float, default=0.0, show_default=True, help="Draw from that share of the best one on.")
+@sampling_options
 @click.option("--seed", type=int, help="Repeats what was drawn. [default: a fresh one, which the record tells]")
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")

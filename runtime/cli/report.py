@@ -99,8 +99,8 @@ def _find_undelivered(con: DuckDBPyConnection, run_id: str, store: Path) -> Iter
 
     own = "select generation_id from generations where run_id = $1 union all "
     own += "select generation_id from ncm_generations where run_id = $1"
-    ids = {generation_id for (generation_id,) in con.execute(own, [run_id]).fetchall()}
     for losses in read_losses(store):
+        ids = {generation_id for (generation_id,) in con.execute(own, [run_id]).fetchall()}
         missing = len(ids - losses.exported)
         if missing:
             option = "--otlp" if "://" in losses.destination else "--otlp-json"

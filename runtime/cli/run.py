@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.main import INTERRUPTED
+from runtime.cli.sampling import sampling_options
 from runtime.cli.scraping import check_metrics_port, metrics_port_option
 from runtime.cli.sending import check_endpoint, otlp_option
 from telemetry.errors import CheckFailed, UsageError
@@ -90,10 +91,7 @@ Examples:
     show_default=True,
     help="Seed of the order of prompts and arms, and of what is drawn.",
 )
-@click.option("--temperature", type=float, default=0.0, show_default=True, help="0: always the likeliest token.")
-@click.option("--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest tokens. 0: all.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="Draw from the likeliest of that mass.")
-@click.option("--min-p", type=float, default=0.0, show_default=True, help="Draw from that share of the best one on.")
+@sampling_options
 @click.option(
     "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
 )

@@ -208,3 +208,17 @@ def browsing(folder: Path) -> Iterator[Browser]:
         os.waitpid(pid, 0)
         os.close(reads)
         os.close(writes)
+
+
+def expect_look(width: int, scheme: str) -> dict[str, object]:
+    """What `look` finds where nothing is wrong."""
+    return {
+        "width": width,
+        "scrolls": False,
+        "wide": [],
+        "overlaps": [],
+        "open": False,
+        "violations": [],
+        "enough": True,
+        "dark": scheme == "dark",
+    }

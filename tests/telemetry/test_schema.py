@@ -8,8 +8,9 @@ import duckdb
 import pytest
 
 from telemetry.docs import render
-from telemetry.records import SCHEMA_VERSION, TABLES, Environment, GenerationEnd, GenerationRecord, describe_fields
+from telemetry.records import SCHEMA_VERSION, Environment, GenerationEnd, GenerationRecord
 from telemetry.schema import create_schema, describe_columns, has_schema, layouts
+from telemetry.tables import TABLES, describe_fields
 from tests.conftest import ROOT
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dashboards.page import render_page
-from tests.dashboards.browser import Browser, browsing
+from tests.dashboards.browser import Browser, browsing, expect_look
 from tests.dashboards.page.pages import fill
 from tests.queries.simulate import open_store
 from tests.queries.simulate_ncm import NcmSimulation
@@ -42,19 +42,7 @@ def ncm_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 def check_looks(browser: Browser, width: int, scheme: str) -> None:
     browser.resize(width, scheme)
-    assert (browser.look(), browser.complaints) == (
-        {
-            "width": width,
-            "scrolls": False,
-            "wide": [],
-            "overlaps": [],
-            "open": False,
-            "violations": [],
-            "enough": True,
-            "dark": scheme == "dark",
-        },
-        [],
-    )
+    assert (browser.look(), browser.complaints) == (expect_look(width, scheme), [])
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1440, "dark")])

@@ -12,7 +12,7 @@ import pytest
 from dashboards.view import Viewer, content
 from telemetry.journal import Journal
 from telemetry.records import GenerationEnd, GenerationRecord, RoundRecord, RunEnd, RunRecord
-from tests.dashboards.browser import Browser, browsing
+from tests.dashboards.browser import Browser, browsing, expect_look
 from tests.dashboards.view.conftest import Serve, started
 from tests.queries.simulate import Simulation
 
@@ -71,16 +71,7 @@ def test_nothing_is_too_wide_overlaps_or_cannot_be_read(
     browser.evaluate("document.getElementById('run').click()")
     browser.wait_for("document.querySelector('#answer td, #answer .warning')")
     assert browser.evaluate(ROWS)
-    assert browser.look() == {
-        "width": width,
-        "scrolls": False,
-        "wide": [],
-        "overlaps": [],
-        "open": False,
-        "violations": [],
-        "enough": True,
-        "dark": scheme == "dark",
-    }
+    assert browser.look() == expect_look(width, scheme)
 
 
 def test_everything_is_reached_by_keyboard_and_shows_its_focus(browser: Browser, viewer: Viewer) -> None:
