@@ -31,7 +31,7 @@ AIMS = {("sudoku-e20", 1): 2.9, ("sudoku-e20", 4): 3.1}
 FORWARDS_LIMIT = 1.1
 RECORDING_LIMIT = 0.005
 MEGA = 1e6
-LOGGING = ("begin", "open_level", "close_level", "open_end", "end")
+LOGGING = ("begin", "open_level", "open_end", "end")
 
 
 @dataclass

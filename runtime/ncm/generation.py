@@ -108,9 +108,7 @@ def _descend(
     for level in range(model.config.n_levels):
         if not descent.alive:
             break
-        opened = log.open_level(level, len(descent.alive))
-        descent.run_level(opened)
-        log.close_level(opened)
+        descent.run_level(log.open_level(level, len(descent.alive)))
     descent.finish(log.open_end())
     if cache is None:
         return None

@@ -73,19 +73,15 @@ class Stopwatch:
 class OpenLevel(Stopwatch):
     """A level in progress."""
 
-    __slots__ = ("_first_sync", "_n_syncs", "batch", "codes", "kv_bytes", "length", "level", "n_exited", "tally")
+    __slots__ = ("batch", "codes", "first_sync", "kv_bytes", "length", "level", "n_exited", "n_syncs", "tally")
 
     def __init__(self, level: int, length: int, batch: int, now: Callable[[], int]) -> None:
         self.level, self.length, self.batch = level, length, batch
         self.tally = Tally()
-        self.kv_bytes = self.n_exited = self._n_syncs = 0
+        self.kv_bytes = self.n_exited = self.n_syncs = 0
         self.codes: list[list[int]] | None = None
-        self._first_sync = syncs()
+        self.first_sync = syncs()
         super().__init__(now)
-
-    def close(self) -> None:
-        """Nothing more belongs to it."""
-        self._n_syncs = syncs() - self._first_sync
 
     @property
     def t_level_ns(self) -> int:
@@ -112,7 +108,7 @@ class OpenLevel(Stopwatch):
             tally.allowed,
             tally.computed,
             self.kv_bytes,
-            self._n_syncs,
+            self.n_syncs,
             self.n_exited,
             forward[0],
             sample[0],
@@ -142,6 +138,7 @@ class NcmLog:
     _last_end: int = 0
     _kv_bytes: int = 0
     _ending: Stopwatch | None = None
+    _open: OpenLevel | None = None
     _closed: list[OpenLevel] = field(default_factory=list)
     _written: int = 0
 
@@ -191,15 +188,24 @@ class NcmLog:
         )
 
     def open_level(self, level: int, batch: int) -> OpenLevel:
-        """Start the stopwatch of a level over `batch` samples."""
-        return OpenLevel(level, self.setting.config.lengths[level], batch, self.recorder.clock.monotonic_ns)
+        """Start the stopwatch of a level over `batch` samples; the level before it is over.
 
-    def close_level(self, opened: OpenLevel) -> None:
-        """Note a level that is over. Its record is written with those of others, at most `HELD_NS` later or at the end:
-        between forwards, which leave the processor's caches cold, ten records cost little more than one.
+        One call a level, and its record is written with those of others, at most `HELD_NS` later or at the end:
+        forwards leave the processor's caches cold, so that a call between them costs what ten cost in a row.
         """
-        opened.close()
+        opened = OpenLevel(level, self.setting.config.lengths[level], batch, self.recorder.clock.monotonic_ns)
+        self._close_level(opened.first_sync)
+        self._open = opened
+        return opened
+
+    def _close_level(self, sync: int) -> None:
+        """The open level, if any, is over; `sync` synchronisations were made until then."""
+        opened = self._open
+        if opened is None:
+            return
+        opened.n_syncs = sync - opened.first_sync
         self._closed.append(opened)
+        self._open = None
         self.n_levels += 1
         if opened.end_ns - self._written > HELD_NS:
             self._write_levels()
@@ -213,7 +219,8 @@ class NcmLog:
         self._closed.clear()
 
     def open_end(self) -> Stopwatch:
-        """Start the stopwatch of what comes after the levels."""
+        """Start the stopwatch of what comes after the levels, which are over."""
+        self._close_level(syncs())
         self._ending = Stopwatch(self.recorder.clock.monotonic_ns)
         return self._ending
 
@@ -248,4 +255,8 @@ class NcmLog:
 
 def digest_codes(codes: Codes) -> str:
     """sha256 over rows of codes and where they end."""
-    return sha256(_encode(codes)).hexdigest()
+    # Row by row: after a generation's many frees, glibc's malloc tidies up (0.1 ms) at the first request of over 1 kB.
+    digest = sha256()
+    for row in codes:
+        digest.update(_encode(row))
+    return digest.hexdigest()
