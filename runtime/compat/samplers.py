@@ -53,8 +53,8 @@ def _read_method(method: Callable[..., Any]) -> dict[str, Any]:
     [name] = [each for each in found.globals if each.startswith("apply_")]
     if name not in _READERS:
         raise Unsupported(
-            f"the sampler's {name.removeprefix('apply_').upper()} is refused: it removes tokens at random, so that p is "
-            "not known; leave it out"
+            f"the sampler's {name.removeprefix('apply_').upper()} is refused: it removes tokens at random, so that p "
+            "is not known; leave it out"
         )
     return {option: found.nonlocals[option] for option in _READERS[name]}
 

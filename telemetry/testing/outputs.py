@@ -88,9 +88,7 @@ def _find_fault(generation: Facts, near_ties: bool) -> str | None:
     if generation["equal"] or (near_ties and generation["near_tie"]):
         return None
     if generation["policy"] == "relaxed":
-        return (
-            f"was accepted by the relaxed rule {generation['relaxation']}: it is not exact, and equality does not apply"
-        )
+        return f"is not exact, by the relaxed rule {generation['relaxation']}: equality does not apply to it"
     if generation["equal"] is None and generation["policy"] == "stochastic":
         return "was sampled: it has the distribution of ordinary decoding's output, and need not have its tokens"
     if generation["equal"] is None:

@@ -46,9 +46,9 @@ class Arm:
     @property
     def name(self) -> str:
         """The arm's name in the rows."""
-        ending = (
-            " equality" if self.coupling == "equality" else " relaxed (not exact)" if self.policy == "relaxed" else ""
-        )
+        ending = " equality" if self.coupling == "equality" else ""
+        if self.policy == "relaxed":
+            ending = " relaxed (not exact)"
         return f"{self.drafter} m={self.draft_length}{ending}" if self.drafter else "ordinary"
 
 
