@@ -20,7 +20,7 @@ from runtime.processing import LogitsProcessor
 from runtime.protocols import Drafter, Prompt, Target, Textual
 from runtime.sampling import make_sampling
 from runtime.session import Session
-from runtime.speculative.relaxed import EXACT, parse_policy
+from runtime.speculative.relaxed import EXACT, Relaxed, parse_policy
 from runtime.speculative.stepper import Speculative
 from runtime.stopping import make_stopper
 from telemetry.context import find_caller
@@ -103,15 +103,8 @@ def speculate(
         raise UsageError(f"draft_length is {draft_length}; it must be 0 or more")
     if timing not in get_args(Timing):
         raise UsageError(f"timing is {timing!r}; it must be one of {', '.join(get_args(Timing))}")
-    if coupling not in get_args(Coupling):
-        raise UsageError(f"coupling is {coupling!r}; it must be one of {', '.join(get_args(Coupling))}")
-    if coupling == "equality" and not options.get("temperature"):
-        raise UsageError(
-            "coupling='equality' would have no effect at temperature 0; give a temperature, or leave it out"
-        )
     relaxed = parse_policy(policy)
-    if coupling == "equality" and relaxed is not None:
-        raise UsageError(f"coupling='equality' has no effect with policy={policy!r}; leave one of them out")
+    check_coupling(coupling, options.get("temperature", 0.0), relaxed)
     if isinstance(drafter, str):
         from runtime.drafters import make
 
@@ -128,6 +121,20 @@ def speculate(
         session.cache.release()
         raise
     return Generation(session, stepper, log)
+
+
+def check_coupling(coupling: Coupling, temperature: float, relaxed: Relaxed | None) -> None:
+    """Raise UsageError for what is no coupling, and for one that would have no effect."""
+    if coupling not in get_args(Coupling):
+        raise UsageError(f"coupling is {coupling!r}; it must be one of {', '.join(get_args(Coupling))}")
+    if coupling == "equality" and not temperature:
+        raise UsageError(
+            "coupling='equality' would have no effect at temperature 0; give a temperature, or leave it out"
+        )
+    if coupling == "equality" and relaxed is not None:
+        raise UsageError(
+            f"coupling='equality' has no effect with the policy relaxed:{relaxed.rule}; leave one of them out"
+        )
 
 
 def _prepare(

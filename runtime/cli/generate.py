@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
     from telemetry.journal import Journal
-    from telemetry.records import Record
+    from telemetry.records import Coupling, Record
 
 EXAMPLE = """\b
 Examples:
@@ -41,6 +41,11 @@ Examples:
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Limit of the output.")
 @sampling_options
+@click.option(
+    "--coupling",
+    type=click.Choice(["residual", "equality"]),
+    help="At a temperature, what makes a proposed token stand. [default: residual]",
+)
 @click.option("--policy", metavar="P", help=f"{POLICY_HELP} [default: exact]")
 @click.option("--seed", type=int, help="Repeats what was drawn. [default: a fresh one, which the record tells]")
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
@@ -58,6 +63,7 @@ def command(
     min_p: float,
     repetition_penalty: float,
     repetition_context: int,
+    coupling: Coupling | None,
     policy: str | None,
     seed: int | None,
     store: Path,
@@ -73,6 +79,7 @@ def command(
     from runtime import decode, load_target, speculate
     from runtime.drafters import parse
     from runtime.experiment.plan import make_drafter
+    from runtime.generate import check_coupling
     from runtime.penalty import make_penalty
     from runtime.sampling import make_sampling
     from runtime.speculative.relaxed import EXACT, parse_policy
@@ -83,11 +90,14 @@ def command(
     drafter = drafter or ("assistant" if draft_model else None)
     if drafter is None and draft_length is not None:
         raise UsageError("--draft-length needs --drafter: without one nothing is proposed")
+    if drafter is None and coupling is not None:
+        raise UsageError("--coupling needs --drafter: without one there is nothing to accept")
     if drafter is None and policy is not None:
         raise UsageError("--policy needs --drafter: without one there is nothing to accept")
     if drafter is not None:
         parse(drafter)
     relaxed = parse_policy(policy or EXACT)
+    check_coupling(coupling or "residual", temperature, relaxed)
     make_sampling(temperature, top_k, top_p, min_p, seed)  # refuses what makes no sense before the model is loaded
     make_penalty(repetition_penalty, repetition_context)
     check_writable(store)
@@ -109,9 +119,8 @@ def command(
         generation = decode(target, ids, max_tokens=max_tokens, **shared)
     else:
         length = draft_length or DEFAULT_LENGTHS[0]
-        generation = speculate(
-            target, proposer, ids, draft_length=length, max_tokens=max_tokens, policy=policy or EXACT, **shared
-        )
+        rule: Any = {"coupling": coupling or "residual", "policy": policy or EXACT}
+        generation = speculate(target, proposer, ids, draft_length=length, max_tokens=max_tokens, **rule, **shared)
     with closing(sink), generation:
         seconds = _stream(generation)
     with contextlib.suppress(StoreBusy, StoreUnwritable):  # the journal is the truth; the next report loads it

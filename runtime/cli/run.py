@@ -360,7 +360,7 @@ def _report(store: Path, run_id: str, request: Request, model: str | None, as_js
 
 def _say_use(arm: str, request: Request, model: str | None) -> str:
     spec, _, rest = arm.rpartition(" m=")
-    length = rest.partition(" ")[0]  # what follows is the coupling, which `generate` does without
+    length, _, coupling = rest.partition(" ")
     words = ["roundscope", "generate", "--drafter", spec, "--draft-length", length]
     if model is not None:
         words += ["--model", model]
@@ -376,4 +376,5 @@ def _say_use(arm: str, request: Request, model: str | None) -> str:
         "--repetition-context": (request.repetition_context, DEFAULT_CONTEXT),
     }
     words += [word for name, (value, off) in given.items() if value != off for word in (name, f"{value:g}")]
+    words += ["--coupling", coupling] if coupling else []
     return shlex.join([*words, "your prompt"])

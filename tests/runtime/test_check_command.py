@@ -109,7 +109,7 @@ def give_rules(con: duckdb.DuckDBPyConnection, *, exact: bool = True, **changes:
             given.add(("prompt-lookup", 4), f"p{i}", [spec(11, 4, 4)] * 2, policy="relaxed")
             given.generations[-1]["arm"] = RELAXED
             if exact:
-                given.add(("prompt-lookup", 4), f"p{i}", [spec(30, 4, 4)] * 2, **changes)
+                given.add(("prompt-lookup", 4), f"p{i}", [spec(60, 4, 4)] * 2, **changes)
 
 
 def test_a_relaxed_arm_is_no_arm_to_rely_on_unless_it_is_named() -> None:

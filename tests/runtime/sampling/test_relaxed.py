@@ -213,7 +213,7 @@ def test_what_is_no_policy(policy: str, message: str) -> None:
 
 
 def test_a_policy_and_a_coupling_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="coupling='equality' has no effect with policy='relaxed:typical'"):
+    with pytest.raises(UsageError, match="coupling='equality' has no effect with the policy relaxed:typical,"):
         speculate(
             _target(),
             ScriptedDrafter(_propose),
