@@ -51,7 +51,8 @@ facts as (
         f.name,
         f.value,
         f.ordinal <= 4 as is_machine
-    from runs as r,
+    from runs as r
+    left join run_sampling as s on r.run_id = s.run_id,
         lateral (
             values
             (1, 'host', r.host),
@@ -71,7 +72,8 @@ facts as (
             (15, 'bytes of weights', r.parameter_bytes::varchar),
             (16, 'prompts', r.workload_digest),
             (17, 'max tokens', r.max_tokens::varchar),
-            (18, 'power', r.power)
+            (18, 'power', r.power),
+            (19, 'sampling', s.sampling)
         ) as f (ordinal, name, value)
 ),
 

@@ -28,6 +28,7 @@
 --   n_near_ties: of these, different from a near tie on, which rounding explains
 --   n_divergent: of these, different for no such reason
 --   n_sampled: generations that drew their tokens at a temperature: equality is not asked of them
+--   n_relaxed: generations of a relaxed policy, which are not exact: equality does not apply to them
 --   n_torn_lines: journal lines of the run that break off; NULL unless arm is 'all', like the next three
 --   n_rejected_lines: journal lines of the run that are in `rejected`
 --   n_waiting_lines: ends and comparisons in the run's journals whose run or generation is in no table
@@ -49,6 +50,7 @@ with every_generation as (
         timing,
         output,
         policy = 'stochastic' as is_sampled,
+        policy = 'relaxed' as is_relaxed,
         total_proposed,
         n_rounds,
         n_rounds_reported - n_rounds as n_rounds_lacking,
@@ -67,6 +69,7 @@ with every_generation as (
         timing,
         output,
         false as is_sampled,
+        false as is_relaxed,
         null as total_proposed,
         0 as n_rounds,
         0 as n_rounds_lacking,
@@ -103,7 +106,8 @@ counted as (
         count(*) filter (where output = 'equal') as n_equal,
         count(*) filter (where output = 'near tie') as n_near_ties,
         count(*) filter (where output = 'divergent') as n_divergent,
-        count(*) filter (where is_sampled) as n_sampled
+        count(*) filter (where is_sampled) as n_sampled,
+        count(*) filter (where is_relaxed) as n_relaxed
     from every_generation
     group by grouping sets ((arm, drafter, draft_length, class), (arm, drafter, draft_length), ())
     having grouping(class) = 1 or class <> 'all'
@@ -185,6 +189,7 @@ select
     c.n_near_ties,
     c.n_divergent,
     c.n_sampled,
+    c.n_relaxed,
     case when c.is_run then l.n_torn_lines end as n_torn_lines,
     case when c.is_run then l.n_rejected_lines end as n_rejected_lines,
     case when c.is_run then w.n_waiting_lines end as n_waiting_lines,

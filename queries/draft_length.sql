@@ -35,7 +35,13 @@ whole as materialized (
         *,
         regexp_replace(arm, ' m=\d+$', '') as spec
     from generation_totals
-    where timing = 'fused' and not warm_up and is_whole
+    where
+        timing = 'fused'
+        and not warm_up
+        and is_whole
+        -- Rules of acceptance that forecasts know nothing of.
+        and policy is distinct from 'relaxed'
+        and coupling is distinct from 'equality'
 ),
 
 outputs as materialized (

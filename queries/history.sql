@@ -20,8 +20,8 @@
 --   accepted_per_round: mean of accepted tokens per round [tokens]
 --   committed_per_round: mean of committed tokens per round [tokens]
 --   peak_bytes: most that MLX held during a generation [bytes]
---   change: seconds_per_token over those of the run before with the same arm, model, dtype, prompts, limit of output
---     and machine (host, processor, cores, device, BLAS and its threads), less 1; NULL: there is none
+--   change: seconds_per_token over those of the run before with the same arm, model, dtype, prompts, sampling, limit of
+--     output and machine (host, processor, cores, device, BLAS and its threads), less 1; NULL: there is none
 with works as (
     select
         s.run_id,
@@ -75,9 +75,11 @@ select
             r.cores,
             r.device,
             r.blas,
-            r.blas_threads
+            r.blas_threads,
+            s.sampling
         order by w.run_id
     ), 0) - 1 as change
 from works as w
 left join runs as r on w.run_id = r.run_id
+left join run_sampling as s on w.run_id = s.run_id
 order by w.run_id desc, w.drafter asc nulls first, w.draft_length asc, w.arm asc;

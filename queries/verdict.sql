@@ -11,6 +11,7 @@
 --   arm: drafter and draft length, as the run names them
 --   drafter: name of the drafter
 --   draft_length: proposed tokens asked for per round at most [tokens]
+--   is_exact: whether the output is, or is distributed as, ordinary decoding's; false: a relaxed policy
 --   class: class of the prompts; 'all': pooled over the classes, prompts without a class among them
 --   n_prompts: prompts that both arms completed with the same repeats, fused and without warm-up
 --   verdict: pays, loses or indistinguishable, by the 95 % interval of the speedup; NULL: none, and `note` says why
@@ -124,6 +125,7 @@ select
     c.arm,
     c.drafter,
     c.draft_length,
+    c.is_exact,
     c.scope as class,
     c.n_prompts,
     c.verdict,

@@ -294,6 +294,30 @@ where
     and s.committed = g.n_committed
 group by all;
 
+-- What each run chose its tokens from, by its ordinary decoding.
+create or replace view run_sampling as
+select
+    run_id,
+    string_agg(distinct sampling, ' or ' order by sampling) as sampling
+from (
+    select
+        run_id,
+        concat_ws(
+            ', ',
+            case when temperature is null then 'greedy' else printf('temperature %g', temperature) end,
+            case when top_k > 0 then printf('top-k %d', top_k) end,
+            case when top_p < 1 then printf('top-p %g', top_p) end,
+            case when min_p > 0 then printf('min-p %g', min_p) end,
+            case
+                when repetition_penalty is not null
+                    then printf('repetition penalty %g over %d', repetition_penalty, repetition_context)
+            end
+        ) as sampling
+    from generations
+    where drafter is null
+)
+group by run_id;
+
 -- Where attributed rounds spend their time: one row per arm and scope. Their durations enter no other figure.
 create or replace view attributed_shares as
 select
@@ -434,7 +458,8 @@ groups as (
         drafter,
         draft_length,
         scope,
-        bool_or(timing = 'fused') as has_fused
+        bool_or(timing = 'fused') as has_fused,
+        bool_and(policy is distinct from 'relaxed') as is_exact
     from scopes
     where not warm_up
     group by all
@@ -466,6 +491,7 @@ select
     l.verdict,
     l.samples,
     l.limited_by,
+    g.is_exact,
     case when l.n_more <= 10000 then l.n_more end as more_prompts,
     case
         when l.n_more <= 10000 and l.log_speedup > 0 then 'pays'
@@ -473,6 +499,7 @@ select
     end as would_settle,
     nullif(concat_ws(
         '; ',
+        case when not g.is_exact then 'not exact: its output is not the target''s, and was not compared with it' end,
         case
             when not g.has_fused then 'no verdict: attributed rounds give shares only'
             when coalesce(l.n_prompts, 0) < 5

@@ -15,10 +15,12 @@ from runtime.caches.quantising import Quantising, refuse_quantised
 from runtime.generation import Generation
 from runtime.generation_log import GenerationLog
 from runtime.ordinary import Ordinary
+from runtime.penalty import DEFAULT_CONTEXT, make_penalty
 from runtime.processing import LogitsProcessor
 from runtime.protocols import Drafter, Prompt, Target, Textual
 from runtime.sampling import make_sampling
 from runtime.session import Session
+from runtime.speculative.relaxed import EXACT, Relaxed, parse_policy
 from runtime.speculative.stepper import Speculative
 from runtime.stopping import make_stopper
 from telemetry.context import find_caller
@@ -32,8 +34,9 @@ class Options(TypedDict, total=False):
 
     stop: ids and strings that end the output; the tokens up to the one that completes a stop are committed. eos:
     ends of text, the target's own if None. logits_processors: called as mlx-lm does, `processor(tokens (n,), logits
-    (1, vocab))`. temperature, top_k, top_p, min_p, seed: as in `runtime.sampling.Sampling`; temperature 0 is greedy,
-    and without a seed a fresh one is taken, which the record tells. cache: what a finished generation left
+    (1, vocab))`. repetition_penalty, repetition_context: as in `runtime.penalty.Penalty`, before all other processors;
+    1 is none. temperature, top_k, top_p, min_p, seed: as in `runtime.sampling.Sampling`; temperature 0 is greedy, and
+    without a seed a fresh one is taken, which the record tells. cache: what a finished generation left
     (`Generation.cache`); its longest common prefix with the prompt is not computed again. kv_bits, kv_group_size,
     quantized_kv_start: quantise K/V as mlx-lm does, from that many positions on. recorder: where records go; in memory
     if None. traceparent: the caller's W3C trace context; the active OpenTelemetry span or TRACEPARENT if None.
@@ -42,6 +45,8 @@ class Options(TypedDict, total=False):
     stop: Sequence[int | str]
     eos: Collection[int] | None
     logits_processors: Sequence[LogitsProcessor]
+    repetition_penalty: float
+    repetition_context: int
     temperature: float
     top_k: int
     top_p: float
@@ -78,6 +83,7 @@ def speculate(
     max_tokens: int,
     timing: Timing = "fused",
     coupling: Coupling = "residual",
+    policy: str = EXACT,
     **options: Unpack[Options],
 ) -> Generation:
     """Speculative decoding, in rounds of up to `draft_length` proposed tokens: greedy with the same committed ids as
@@ -86,7 +92,9 @@ def speculate(
     drafter: a Drafter, or the name of a registered one (options as in `prompt-lookup:max_n=4`). timing: `fused`,
     one synchronisation a round, or `attributed`, a barrier after each stage (true stage durations, dearer rounds).
     coupling: at a temperature, `residual` (p/q), or `equality`, which accepts what the target draws itself, as mlx-lm
-    does: fewer are accepted, and the tokens are those of `decode` with the seed. The rest is as in `decode`.
+    does: fewer are accepted, and the tokens are those of `decode` with the seed. policy: `exact`, or `relaxed:...`
+    as in `runtime.speculative.relaxed`: more proposed tokens stand, and the output is not the target's. The rest is as
+    in `decode`.
 
     Raises UsageError and Unsupported as `decode` does; Unsupported also for a target or drafter whose cache can be
     neither trimmed nor restored, and for a drafter with another vocabulary.
@@ -95,12 +103,8 @@ def speculate(
         raise UsageError(f"draft_length is {draft_length}; it must be 0 or more")
     if timing not in get_args(Timing):
         raise UsageError(f"timing is {timing!r}; it must be one of {', '.join(get_args(Timing))}")
-    if coupling not in get_args(Coupling):
-        raise UsageError(f"coupling is {coupling!r}; it must be one of {', '.join(get_args(Coupling))}")
-    if coupling == "equality" and not options.get("temperature"):
-        raise UsageError(
-            "coupling='equality' would have no effect at temperature 0; give a temperature, or leave it out"
-        )
+    relaxed = parse_policy(policy)
+    check_coupling(coupling, options.get("temperature", 0.0), relaxed)
     if isinstance(drafter, str):
         from runtime.drafters import make
 
@@ -110,11 +114,27 @@ def speculate(
         check(target)
     session, log = _prepare(target, prompt, max_tokens, timing, options, takes_back=True)
     try:
-        stepper = Speculative(session, drafter, draft_length=draft_length, timing=timing, coupling=coupling)
+        stepper = Speculative(
+            session, drafter, draft_length=draft_length, timing=timing, coupling=coupling, relaxed=relaxed
+        )
     except Exception:
         session.cache.release()
         raise
     return Generation(session, stepper, log)
+
+
+def check_coupling(coupling: Coupling, temperature: float, relaxed: Relaxed | None) -> None:
+    """Raise UsageError for what is no coupling, and for one that would have no effect."""
+    if coupling not in get_args(Coupling):
+        raise UsageError(f"coupling is {coupling!r}; it must be one of {', '.join(get_args(Coupling))}")
+    if coupling == "equality" and not temperature:
+        raise UsageError(
+            "coupling='equality' would have no effect at temperature 0; give a temperature, or leave it out"
+        )
+    if coupling == "equality" and relaxed is not None:
+        raise UsageError(
+            f"coupling='equality' has no effect with the policy relaxed:{relaxed.rule}; leave one of them out"
+        )
 
 
 def _prepare(
@@ -130,6 +150,7 @@ def _prepare(
         options.get("min_p", 0.0),
         options.get("seed"),
     )
+    penalty = make_penalty(options.get("repetition_penalty", 1.0), options.get("repetition_context", DEFAULT_CONTEXT))
     if max_tokens < 1:
         raise UsageError(f"max_tokens is {max_tokens}; it must be 1 or more")
     caller = find_caller(options.get("traceparent"))
@@ -162,6 +183,7 @@ def _prepare(
         processors=options.get("logits_processors") or (),
         quantising=quantising,
         sampling=sampling,
+        penalty=penalty,
     )
     recorder = options.get("recorder") or Recorder()
     return session, GenerationLog(recorder, timing=timing, cached_tokens=cached, caller=caller)

@@ -45,6 +45,10 @@ class Stepper(Protocol):
     def coupling(self) -> Coupling | None:
         """What makes proposed tokens stand at a temperature; None for greedy decoding and without a drafter."""
 
+    @property
+    def relaxation(self) -> str | None:
+        """The rule by which more proposed tokens stand than exactness allows; None: exact."""
+
     def prefill(self) -> None:
         """Bring target and drafter to the prompt less its last token, and wait until that is done."""
 

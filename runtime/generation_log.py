@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from runtime.device import peak_memory, reset_peak_memory
 from runtime.protocols import SamplingDrafter, can_decode
 from runtime.rounds import OpenRound, Round
+from runtime.sampling import Sampling
 from runtime.session import Session
 from telemetry.context import Caller, remember
 from telemetry.recorder import Recorder
-from telemetry.records import FinishReason, GenerationEnd, GenerationRecord, ProposalSource, Timing
+from telemetry.records import Drawing, FinishReason, GenerationEnd, GenerationRecord, ProposalSource, Timing
 from telemetry.span_data import derive_context
 
 if TYPE_CHECKING:
@@ -71,12 +72,15 @@ class GenerationLog:
                 max_tokens=session.max_tokens,
                 n_processors=len(session.processors),
                 kv_bits=None if session.quantising is None else session.quantising.bits,
-                policy="greedy" if sampling is None else "stochastic",
+                policy=_name_policy(stepper, sampling),
+                relaxation=stepper.relaxation,
                 temperature=None if sampling is None else sampling.temperature,
                 top_k=None if sampling is None else sampling.top_k,
                 top_p=None if sampling is None else sampling.top_p,
                 min_p=None if sampling is None else sampling.min_p,
                 seed=None if sampling is None else sampling.seed,
+                repetition_penalty=None if session.penalty is None else session.penalty.penalty,
+                repetition_context=None if session.penalty is None else session.penalty.context,
                 q_source=_name_source(stepper),
                 coupling=stepper.coupling,
                 started_wall_ns=wall_ns,
@@ -150,6 +154,12 @@ class GenerationLog:
                 text=session.text() if self._recorder.record_text and can_decode(session.target) else None,
             )
         )
+
+
+def _name_policy(stepper: Stepper, sampling: Sampling | None) -> Drawing:
+    if stepper.relaxation is not None:
+        return "relaxed"
+    return "greedy" if sampling is None else "stochastic"
 
 
 def _name_source(stepper: Stepper) -> ProposalSource | None:

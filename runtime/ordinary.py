@@ -22,6 +22,7 @@ class Ordinary:
     drafter = None
     draft_length = 0
     coupling = None
+    relaxation = None
     arm = "ordinary"
 
     def __init__(self, session: Session, *, pipelined: bool) -> None:

@@ -57,6 +57,8 @@ class OpenRound:
         "drafter_length",
         "index",
         "outcome",
+        "overlap",
+        "overlap_positions",
         "processed",
         "proposal",
         "proposed",
@@ -79,6 +81,8 @@ class OpenRound:
         self.proposal: list[int] = []
         self.stop: Stop | None = None
         self.cache_length = 0
+        self.overlap: float | None = None
+        self.overlap_positions: int | None = None
         self.drafter_length: int | None = None
         self.trim_way: Way = "none"
         self.rewind_way: Way = "none"
@@ -174,6 +178,8 @@ class OpenRound:
             None if self.stop is None else self.stop.kind,
             list(self.proposal) if with_text else None,
             list(self.tokens) if with_text else None,
+            self.overlap,
+            self.overlap_positions,
         )
 
 

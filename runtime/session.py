@@ -12,6 +12,7 @@ from typing import Any
 from runtime.caches import KeptCache
 from runtime.caches.quantising import Quantising
 from runtime.device import barrier, drain, release_memory
+from runtime.penalty import Penalty
 from runtime.processing import LogitsProcessor, Rows
 from runtime.protocols import Target, can_decode
 from runtime.rounds import OpenRound
@@ -41,6 +42,7 @@ class Session:
         processors: Sequence[LogitsProcessor] = (),
         quantising: Quantising | None = None,
         sampling: Sampling | None = None,
+        penalty: Penalty | None = None,
     ) -> None:
         self.target = target
         self.cache = cache
@@ -48,7 +50,8 @@ class Session:
         self.prompt_length = len(prompt)
         self.max_tokens = max_tokens
         self.stopper = stopper
-        self.processors = tuple(processors)
+        self.penalty = penalty
+        self.processors = (*(() if penalty is None else (penalty.make_processor(),)), *processors)
         self.quantising = quantising
         self.sampling = sampling
         self.stop: Stop | None = None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from telemetry.metric_names import BUCKETS_NS, MAX_GROUPS, METRICS, PREFIX
-from telemetry.metric_values import NS_PER_S
+from telemetry.metric_names import BUCKETS_NS, MAX_GROUPS, METRICS, NS_PER_S, PREFIX
 
 RULES = {
     "arm:roundscope_seconds_per_committed_token:ratio": "sum of T_round over committed tokens since counting began",

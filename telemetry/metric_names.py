@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 
 PREFIX = "roundscope_"
 
+NS_PER_S = 1_000_000_000
+
 BUCKETS_NS = (*(tenth * unit for unit in (10**4, 10**5, 10**6, 10**7, 10**8) for tenth in (10, 25, 50)), 10**10)
 """Upper bounds of the histograms' buckets: 0.1 ms to 10 s, three a decade [ns]."""
 
@@ -28,8 +30,11 @@ OTHER = "other"
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram", "info"]
 
-ROUNDS = ("model", "arm", "timing", "warm_up")
-"""Labels of what belongs to a generation with rounds."""
+ROUNDS = ("model", "arm", "timing", "warm_up", "policy")
+"""Labels of what belongs to a generation with rounds. policy: greedy, stochastic, or relaxed, which is not exact."""
+
+MILLIONTHS = 1_000_000
+"""What is a sum of shares is counted in whole millionths, so that no sum depends on its order."""
 
 LEVELS = ("config", "arm", "timing", "warm_up")
 """Labels of what belongs to a coarse-to-fine generation."""
@@ -40,12 +45,16 @@ BUILD = ("version", "schema_version")
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric family. What is in seconds is counted in whole nanoseconds, so that no sum is rounded."""
+    """A metric family. What is in seconds is counted in whole nanoseconds, so that no sum is rounded.
+
+    parts: how many of what is counted make one that is shown.
+    """
 
     name: str
     kind: Kind
     meaning: str
     labels: tuple[str, ...] = ()
+    parts: int = 1
 
     @property
     def unit(self) -> str:
@@ -59,8 +68,8 @@ class Metric:
         return tuple(self.name + end for end in ends[self.kind])
 
 
-def _metric(name: str, kind: Kind, labels: tuple[str, ...], meaning: str) -> Metric:
-    return Metric(PREFIX + name, kind, meaning, labels)
+def _metric(name: str, kind: Kind, labels: tuple[str, ...], meaning: str, parts: int = 1) -> Metric:
+    return Metric(PREFIX + name, kind, meaning, labels, NS_PER_S if name.endswith("_seconds") else parts)
 
 
 METRICS: dict[str, Metric] = {
@@ -94,6 +103,15 @@ METRICS: dict[str, Metric] = {
             (*ROUNDS, "position"),
             f"rounds that accepted the proposed token at this position, from 0; `{MAX_POSITION + 1}+`: all beyond",
         ),
+        _metric(
+            "overlap_tokens",
+            "counter",
+            ROUNDS,
+            "sum of 1 - TV(p, q) over proposed tokens that were judged: what p/q with the residual accepts on average; "
+            "attributed rounds at a temperature",
+            MILLIONTHS,
+        ),
+        _metric("overlap_positions", "counter", ROUNDS, "proposed tokens that overlap_tokens sums over"),
         _metric("committed_tokens", "counter", ROUNDS, "tokens that became output (C)"),
         _metric("cut_tokens", "counter", ROUNDS, "proposed tokens never judged: a stop or cancellation came first"),
         _metric("cache_trimmed_positions", "counter", ROUNDS, "rejected positions taken out of the target's cache"),

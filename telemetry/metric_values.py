@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from telemetry.metric_names import BUCKETS_NS, METRICS, Metric
+from telemetry.metric_names import BUCKETS_NS, METRICS, NS_PER_S, Metric
 
 if TYPE_CHECKING:
     from prometheus_client.core import Exemplar
     from prometheus_client.core import Metric as Family
 
 LabelValues: TypeAlias = tuple[str, ...]
-
-NS_PER_S = 1_000_000_000
 
 
 class Sighting(Struct, array_like=True, frozen=True):
@@ -137,7 +135,7 @@ def _show_numbers(metric: Metric, numbers: Mapping[LabelValues, int]) -> Family:
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.meaning, labels=metric.labels, unit=metric.unit)
     for labels, value in numbers.items():
-        family.add_metric(labels, value / NS_PER_S if metric.unit == "seconds" else value)
+        family.add_metric(labels, value / metric.parts if metric.parts > 1 else value)
     return family
 
 

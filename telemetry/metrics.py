@@ -16,7 +16,16 @@ from msgspec import Struct
 from telemetry import roundscope_version
 from telemetry.following import FaultKind, Line
 from telemetry.logs import get_logger
-from telemetry.metric_names import DEVICE, MAX_DEVICES, MAX_GROUPS, MAX_POSITION, OTHER
+from telemetry.metric_names import (
+    DEVICE,
+    LEVELS,
+    MAX_DEVICES,
+    MAX_GROUPS,
+    MAX_POSITION,
+    MILLIONTHS,
+    OTHER,
+    ROUNDS,
+)
 from telemetry.metric_values import LabelValues, Values, ValuesState
 from telemetry.records import (
     LEVEL_STAGES,
@@ -154,7 +163,7 @@ class Metrics:
     def restore(self, state: MetricsState) -> None:
         """Go on from `state`."""
         self._values.restore(state.values)
-        self._open = dict(state.open)
+        self._open = {key: each for key, each in state.open.items() if len(each.labels) == _count_labels(each.is_ncm)}
         self._groups = {labels[:2] for name in _STARTED for labels in self._values.numbers[name]}
         self._show_from_the_start()
 
@@ -177,7 +186,9 @@ class Metrics:
             self._overflown = True
             group = (OTHER, OTHER)
         self._groups.add(group)
-        labels = (*group, record.timing, str(record.warm_up).lower())
+        labels: LabelValues = (*group, record.timing, str(record.warm_up).lower())
+        if isinstance(record, GenerationRecord):
+            labels = (*labels, record.policy or "greedy")
         # A trace that its caller did not sample is nowhere to be looked at.
         trace_id = None if record.sampled is False else Tree(record).trace_id
         is_ncm = isinstance(record, NcmRecord)
@@ -217,6 +228,9 @@ class Metrics:
         if record.accepted > MAX_POSITION + 1:
             beyond = record.accepted - MAX_POSITION - 1
             add("accepted_tokens_per_position", (*labels, f"{MAX_POSITION + 1}+"), beyond)
+        if record.overlap is not None and record.overlap_positions is not None:
+            add("overlap_tokens", labels, round(record.overlap * MILLIONTHS))
+            add("overlap_positions", labels, record.overlap_positions)
         if record.trim_way != "none":
             add("cache_trims", (*labels, record.trim_way))
             add("cache_trimmed_positions", labels, max(0, record.width - record.committed))
@@ -286,6 +300,10 @@ class Metrics:
 
     def _lose(self, record: LossRecord, _: str) -> None:
         self.drop("journal", "write_failed", record.n_records)
+
+
+def _count_labels(is_ncm: bool) -> int:
+    return len(LEVELS if is_ncm else ROUNDS)
 
 
 def _judge(record: ComparisonRecord | NcmComparison) -> str:

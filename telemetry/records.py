@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 """Raised whenever a field changes its meaning; a database of another version is rebuilt from the journals."""
 
 Timing: TypeAlias = Literal["fused", "attributed"]
-Drawing: TypeAlias = Literal["greedy", "stochastic"]
+Drawing: TypeAlias = Literal["greedy", "stochastic", "relaxed"]
 Coupling: TypeAlias = Literal["residual", "equality"]
 ProposalSource: TypeAlias = Literal["point", "drafter"]
 Basis: TypeAlias = Literal["host", "host_launch", "host_wait", "barrier"]
@@ -182,7 +182,13 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     kv_bits: Annotated[Count | None, about("bits of a quantised K/V cache; NULL: not quantised", "bits")] = None
     policy: Annotated[
         Drawing | None,
-        about("greedy: the argmax; stochastic: draws, verified by p and q; NULL: written before there was a choice"),
+        about(
+            "greedy: the argmax; stochastic: draws, verified by p and q; relaxed: not exact, accepts more than the "
+            "target's output allows; NULL: written before there was a choice"
+        ),
+    ] = None
+    relaxation: Annotated[
+        str | None, about("the rule of a relaxed generation, whose output is not the target's; NULL: exact")
     ] = None
     temperature: Annotated[float | None, about("temperature that divides the logits; NULL: greedy")] = None
     top_k: Annotated[Count | None, about("likeliest tokens that are kept; 0: all; NULL: greedy", "tokens")] = None
@@ -191,6 +197,12 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
         float | None, about("share of the likeliest token's probability that is kept from; 0: all; NULL: greedy")
     ] = None
     seed: Annotated[Count | None, about("seed of what was drawn; NULL: greedy")] = None
+    repetition_penalty: Annotated[
+        float | None, about("what divides positive and multiplies negative logits of recent tokens; NULL: none")
+    ] = None
+    repetition_context: Annotated[
+        Count | None, about("last tokens of the history that the penalty acts on; NULL: none", "tokens")
+    ] = None
     q_source: Annotated[
         ProposalSource | None,
         about("what proposals were judged by: point, a point mass; drafter, its own q; NULL: by no q"),
@@ -199,7 +211,7 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
         Coupling | None,
         about(
             "residual: accepted with min(1, p/q), corrected from the residual; equality: accepted if the target drew "
-            "it too; NULL: greedy, or no drafter"
+            "it too; NULL: greedy, relaxed, or no drafter"
         ),
     ] = None
     started_wall_ns: Annotated[Count, about("wall clock at the anchor, the start of prefill", "ns since epoch")]
@@ -296,6 +308,14 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     stop_kind: Annotated[StopKind | None, about("what ended the generation in this round")] = None
     proposal: Annotated[list[int] | None, about("the proposed ids; only with --record-text")] = None
     tokens: Annotated[list[int] | None, about("the committed ids; only with --record-text")] = None
+    overlap: Annotated[
+        float | None,
+        about(
+            "sum of 1 - TV(p, q) over the proposed tokens that were judged, p(y) of each where q is a point mass; "
+            "measured after the round, in attributed timing at a temperature; NULL: not measured"
+        ),
+    ] = None
+    overlap_positions: Annotated[Count | None, about("proposed tokens that overlap sums over", "tokens")] = None
 
 
 class ForecastRecord(Struct, tag="forecast", tag_field="type", kw_only=True, omit_defaults=True, gc=False):

@@ -84,6 +84,8 @@ TABLES: tuple[Table, ...] = (
                 "committed tokens do not follow from accepted ones and the outcome",
             ),
             Check(f"{_STAGE_SUM} <= t_round_ns", "stages last longer than the round"),
+            Check("coalesce(overlap_positions <= proposed - cut, true)", "more overlaps measured than tokens judged"),
+            Check("coalesce(overlap between 0 and overlap_positions, true)", "an overlap outside of 0 and 1"),
         ),
     ),
     Table(

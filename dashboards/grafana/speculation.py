@@ -10,6 +10,13 @@ _STAGE = f"{ARM}, stage"
 _DRAFTED = "roundscope_draft_tokens_total", "roundscope_cut_tokens_total"
 _JUDGED = "(" + " - ".join(f"sum by ({ARM}) (rate({name}{{{FUSED}}}[$__rate_interval]))" for name in _DRAFTED) + ")"
 
+
+def _of_measured(metric: str) -> str:
+    """A counter over the proposed tokens whose 1 - TV(p, q) was measured."""
+    drawn = f'{ATTRIBUTED}, policy="stochastic"'
+    return over(rate(metric, drawn, ARM), rate("overlap_positions_total", drawn, ARM))
+
+
 SPECULATION = Dashboard(
     "speculation",
     "roundscope: speculation",
@@ -48,6 +55,17 @@ SPECULATION = Dashboard(
                     "A drafter that finds nothing leaves the round an ordinary step.",
                     "percentunit",
                     [(over(rate("proposals_total", FUSED, ARM), rate("rounds_total", FUSED, ARM)), _LEGEND)],
+                ),
+                Shown(
+                    "Acceptance at a temperature beside 1 - TV(p, q)",
+                    "Of judged tokens of attributed rounds: the share that was accepted, and 1 - TV(p, q), which p/q "
+                    "with the residual accepts on average. An arm coupled by equality stays below it unless q is a "
+                    "point mass.",
+                    "percentunit",
+                    [
+                        (_of_measured("accepted_tokens_total"), "{{arm}} accepted"),
+                        (_of_measured("overlap_tokens_total"), "{{arm}} 1 - TV(p, q)"),
+                    ],
                 ),
                 Shown(
                     "Rounds by outcome",

@@ -25,7 +25,7 @@ from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rounds import show_generation
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
-from dashboards.report.sentences import say_arm, say_break_even, say_verify_cost
+from dashboards.report.sentences import say_arm, say_break_even, say_overlap, say_verify_cost
 from telemetry.errors import RoundscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
     verdicts = _ask(con, "verdict", run_id)
     advice = choose(verdicts)
     costs, lengths = _ask(con, "verify_cost", run_id), _ask(con, "draft_length", run_id)
+    overlaps = _ask(con, "overlap", run_id)
     sections = [
         _section("verdict", "Does it pay?", [*_say_arms(con, run_id, verdicts)], [speculation.make_speedups(verdicts)]),
         _section("survival", "How far the drafter gets", [], speculation.make_survivals(_ask(con, "survival", run_id))),
@@ -97,6 +98,12 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
             "At what draft length it would pay",
             [*say_draft_lengths(lengths)] if lengths else [_NO_FORECAST],
             speculation.make_draft_lengths(lengths),
+        ),
+        _section(
+            "acceptance",
+            "What is accepted at a temperature",
+            [say_overlap(row) for row in overlaps if row["class"] == POOLED],
+            [speculation.make_overlaps(overlaps)] if overlaps else [],
         ),
         _section("stages", "Where the time goes", [], [speculation.make_stages(_ask(con, "stages", run_id))]),
     ]

@@ -46,6 +46,17 @@ _LENGTHS = (
     Column("to", "predicted_speedup_high", ratio),
     Column("verdict", "predicted_verdict"),
 )
+_OVERLAPS = (
+    Column("arm", "arm"),
+    Column("class", "class"),
+    Column("coupling", "coupling"),
+    Column("q", "q_source"),
+    Column("judged, attributed", "n_judged", whole),
+    Column("1 - TV(p, q)", "overlap", share),
+    Column("accepted", "accepted_share", share),
+    Column("judged, fused", "n_judged_fused", whole),
+    Column("accepted, fused", "accepted_share_fused", share),
+)
 _STAGES = (
     Column("arm", "arm"),
     Column("stage", "stage"),
@@ -208,6 +219,32 @@ def _draw_lengths(rows: Sequence[Row], drafters: Sequence[str], title: str) -> s
 
 def _scale(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
+
+
+def make_overlaps(rows: Sequence[Row]) -> Figure:
+    """Rows of `overlap`: what each coupling accepts over all classes, beside 1 - TV(p, q)."""
+    title = "Acceptance beside 1 - TV(p, q)"
+    drawn = [row for row in rows if row["class"] == POOLED and row["overlap"] is not None]
+    return Figure(
+        title,
+        "Bars: the share of judged tokens that was accepted, in attributed rounds. Marks: 1 - TV(p, q) of the same "
+        "tokens, which p/q with the residual accepts on average and equality does not reach unless q is a point mass.",
+        _draw_overlaps(drawn, title) if drawn else "",
+        make_table(title, _OVERLAPS, rows),
+    )
+
+
+def _draw_overlaps(rows: Sequence[Row], title: str) -> str:
+    import altair as alt
+
+    arms = unique(rows, "arm")
+    data = data_of(rows, ("arm", "accepted_share", "overlap"))
+    base = alt.Chart(data).encode(y=alt.Y("arm:N", sort=arms, title=None))
+    scale = alt.Scale(domain=[0, 1])
+    x = alt.X("accepted_share:Q", title="share of judged tokens", scale=scale).axis(format="%")
+    bars = base.mark_bar(opacity=0.7).encode(x=x, color=color_by("arm", arms))
+    marks = base.mark_tick(color=CURRENT, thickness=3).encode(x="overlap:Q")
+    return draw(alt.layer(bars, marks), title, 24 * len(arms))
 
 
 def make_stages(rows: Sequence[Row]) -> Figure:

@@ -46,6 +46,9 @@ def _say_equality(run: Row) -> Iterator[tuple[str, bool]]:
     if run["n_sampled"]:
         drawn = say_count(run["n_sampled"], "generation")
         yield f"Outputs: {drawn} drew from the target's distribution; equality is not asked of samples.", False
+    if run["n_relaxed"]:
+        relaxed = say_count(run["n_relaxed"], "generation")
+        yield f"Not exact: {relaxed} by a relaxed policy, whose output is not the target's and was not compared.", False
     if not run["n_compared"]:
         return
     timed = f", the {run['n_attributed']:,} of the stage timing among them," if run["n_attributed"] else ""

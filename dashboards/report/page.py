@@ -19,7 +19,7 @@ from dashboards.report.ranks import say_ranks
 from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
-from dashboards.report.sentences import say_arm, say_break_even
+from dashboards.report.sentences import say_arm, say_break_even, say_overlap
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -65,6 +65,10 @@ def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, cons
     if forecasts := list(say_draft_lengths(fetch(con, "draft_length", run_id))):
         for said in forecasts:
             say(console, said)
+        console.print()
+    if overlaps := [row for row in fetch(con, "overlap", run_id) if row["class"] == POOLED]:
+        for row in overlaps:
+            say(console, say_overlap(row))
         console.print()
     for line, is_warning in (
         *say_completeness(fetch(con, "completeness", run_id)),

@@ -47,9 +47,9 @@ def recommend(con: DuckDBPyConnection, run_id: str) -> Recommendation:
 
 
 def choose(verdicts: Sequence[Row]) -> Recommendation:
-    """The same from the rows of `verdict`."""
+    """The same from the rows of `verdict`. An arm that is not exact gives another output, and is never recommended."""
     faulty = {row["arm"] for row in verdicts if row["n_divergent"]}
-    usable = [row for row in verdicts if row["drafter"] not in REFERENCES and row["arm"] not in faulty]
+    usable = [row for row in verdicts if is_usable(row) and row["arm"] not in faulty]
     if faulty and not usable:
         return Recommendation(None, None, None, f"Leave it off: {', '.join(sorted(faulty))} gives another output.")
     paying = [row for row in usable if row["verdict"] == "pays" and row["limited_by"] != "nothing proposed"]
@@ -60,6 +60,11 @@ def choose(verdicts: Sequence[Row]) -> Recommendation:
     winners = [row for name in classes if (row := _find_best([row for row in paying if row["class"] == name]))]
     pays_on = tuple(PaysOn(row["class"], row["arm"], row["speedup"]) for row in winners)
     return Recommendation(None, None, None, _say_off(usable, pays_on), pays_on)
+
+
+def is_usable(row: Row) -> bool:
+    """Whether somebody can use the arm of a row of `verdict` in place of ordinary decoding, for the same output."""
+    return row["drafter"] not in REFERENCES and bool(row["is_exact"])
 
 
 def say_draft_lengths(rows: Sequence[Row]) -> Iterator[str]:
@@ -76,7 +81,7 @@ def _find_best(rows: Sequence[Row]) -> Row | None:
 
 def _say_off(usable: Sequence[Row], pays_on: Sequence[PaysOn]) -> str:
     if not usable:
-        return "Nothing to switch on: no drafter that can be used was measured."
+        return "Nothing to switch on: no arm that is exact and can be used was measured."
     if not any(row["verdict"] for row in usable):
         return "No advice yet: a verdict takes 5 prompts that ordinary decoding and the arm both completed."
     if not pays_on:

@@ -56,6 +56,7 @@ def _describe(recorded: Recorded) -> str:
     where = f"run {row['run_id']}" if row["run_id"] else "outside a run"
     facts = [f"{row['arm']} of {name}", where, row["timing"], *(["warm-up"] if row["warm_up"] else [])]
     if recorded.has_rounds:
+        facts += [] if row["temperature"] is None else [f"temperature {row['temperature']:g}"]
         prompt = " of class ".join(filter(None, (row["prompt_id"], row["class"])))
         facts += [f"prompt {prompt}"] if prompt else []
         facts.append(say_count(len(recorded.steps), "round"))
@@ -81,6 +82,8 @@ def _list_bases(rows: Sequence[Row], stages: Sequence[str]) -> str:
 
 def _say_outcome(row: Row) -> str:
     said = f"accepted {row['accepted']}/{row['proposed']}" if row["proposed"] else "nothing proposed"
+    if row["overlap_positions"]:
+        said += f", 1 - TV {row['overlap'] / row['overlap_positions']:.2f}"
     if row["outcome"] in COMMITS_ONE_MORE:
         return said
     return f"{said}   {row['outcome']}" + (f" ({row['stop_kind']})" if row["stop_kind"] else "")

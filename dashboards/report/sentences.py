@@ -1,4 +1,4 @@
-"""What a person would say about rows of `verdict`, `break_even`, `draft_length`, `verify_cost` and `completeness`."""
+"""What a person would say about rows of `verdict`, `break_even`, `draft_length`, `verify_cost` and `overlap`."""
 
 from __future__ import annotations
 
@@ -57,6 +57,18 @@ def say_arm(rows: Sequence[Row]) -> str:
     if any(row["verdict"] != pooled["verdict"] for row in by_class):
         sentences.append(f"It {'; '.join(groups)}.")
     return " ".join(sentences)
+
+
+def say_overlap(row: Row) -> str:
+    """One row of `overlap`: what was accepted beside 1 - TV(p, q)."""
+    said = f"Acceptance: {row['arm']}, coupled by {row['coupling']},"
+    if not row["n_judged"]:
+        share, n = row["accepted_share_fused"], say_count(row["n_judged_fused"], "judged token")
+        return f"{said} accepted {share:.1%} of {n}; 1 - TV(p, q) was not measured, as no rounds were attributed."
+    return (
+        f"{said} accepted {row['accepted_share']:.1%} of {say_count(row['n_judged'], 'judged token')}; "
+        f"1 - TV(p, q), what p/q with the residual accepts on average, was {row['overlap']:.1%} there."
+    )
 
 
 def say_break_even(row: Row) -> str | None:

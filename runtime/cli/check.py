@@ -39,9 +39,10 @@ def command(requirements: tuple[str, ...], run_id: str | None, store: Path) -> N
     """Exit with 3 and the reason unless the run is what is required.
 
     \b
-    pays[:CLASS[:ARM]]       an arm that can be used pays on the class; ARM: that one does
-    not-loses[:CLASS[:ARM]]  every arm that can be used, or ARM, has a verdict, and it is not `loses`
-    equal                    outputs were compared, and differ from ordinary decoding's at near ties alone
+    pays[:CLASS[:ARM]]       an arm that is exact and can be used pays on the class; ARM: that one does
+    not-loses[:CLASS[:ARM]]  every such arm, or ARM, has a verdict, and it is not `loses`
+    equal                    outputs were compared, and differ from ordinary decoding's at near ties alone; samples and
+                             relaxed policies have none to compare
     complete                 the run ended, and no generation, round or line of it is missing
     """
     from dashboards.report import require_kind, resolve_run
@@ -80,21 +81,21 @@ def find_fault(con: DuckDBPyConnection, run_id: str, kind: str, class_: str, arm
         return _find_gap(con, fetch(con, "completeness", run_id), run_id)
     rows = fetch(con, "verdict", run_id)
     if kind == "equal":
-        return _find_difference([row for row in rows if row["class"] == "all"])
+        return _find_difference([row for row in rows if row["class"] == "all"], fetch(con, "completeness", run_id))
     return _find_verdict(rows, kind, class_, arm)
 
 
 def _find_verdict(rows: list[Row], kind: str, class_: str, arm: str | None) -> str | None:
-    from dashboards.report.recommendation import REFERENCES
+    from dashboards.report.recommendation import is_usable
 
     about = [row for row in rows if row["class"] == class_ and arm in (None, row["arm"])]
     if arm is None:
-        about = [row for row in about if row["drafter"] not in REFERENCES]
+        about = [row for row in about if is_usable(row)]
     if not about:
         known = sorted({(row["arm"], row["class"]) for row in rows})
         listed = ", ".join(f"{class_}:{arm}" for arm, class_ in known)
         asked = class_ if arm is None else f"{class_}:{arm}"
-        return f"no arm that can be used was measured as {asked}; there are: {listed or 'none'}"
+        return f"no arm that is exact and can be used was measured as {asked}; there are: {listed or 'none'}"
     told = ", ".join(f"{row['arm']} {row['verdict'] or 'has no verdict'}" for row in about)
     holds = (
         any(row["verdict"] == "pays" for row in about)
@@ -104,11 +105,19 @@ def _find_verdict(rows: list[Row], kind: str, class_: str, arm: str | None) -> s
     return None if holds else f"{kind} on {class_} does not hold: {told}"
 
 
-def _find_difference(rows: list[Row]) -> str | None:
+def _find_difference(rows: list[Row], counted: list[Row]) -> str | None:
     if not any(row["n_compared"] for row in rows):
-        return "no output was compared with ordinary decoding's"
+        return f"no output was compared with ordinary decoding's{_explain_none(counted)}"
     faulty = [f"{row['arm']} in {row['n_divergent']} of {row['n_compared']}" for row in rows if row["n_divergent"]]
     return f"outputs differ from ordinary decoding's at no near tie: {', '.join(faulty)}" if faulty else None
+
+
+def _explain_none(counted: list[Row]) -> str:
+    """Why there was nothing to compare, from the rows of `completeness`."""
+    run = next(row for row in counted if row["arm"] == "all")
+    if run["n_sampled"]:
+        return ": the run sampled, so outputs are draws from one distribution; leave `equal` out"
+    return ": its arms are relaxed, and not exact" if run["n_relaxed"] else ""
 
 
 def _find_gap(con: DuckDBPyConnection, rows: list[Row], run_id: str) -> str | None:

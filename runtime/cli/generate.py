@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from runtime.cli.output import read_text
 from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP
-from runtime.cli.sampling import sampling_options
+from runtime.cli.sampling import POLICY_HELP, sampling_options
 from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
     from telemetry.journal import Journal
-    from telemetry.records import Record
+    from telemetry.records import Coupling, Record
 
 EXAMPLE = """\b
 Examples:
@@ -41,6 +41,12 @@ Examples:
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Limit of the output.")
 @sampling_options
+@click.option(
+    "--coupling",
+    type=click.Choice(["residual", "equality"]),
+    help="At a temperature, what makes a proposed token stand. [default: residual]",
+)
+@click.option("--policy", metavar="P", help=f"{POLICY_HELP} [default: exact]")
 @click.option("--seed", type=int, help="Repeats what was drawn. [default: a fresh one, which the record tells]")
 @click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
@@ -55,6 +61,10 @@ def command(
     top_k: int,
     top_p: float,
     min_p: float,
+    repetition_penalty: float,
+    repetition_context: int,
+    coupling: Coupling | None,
+    policy: str | None,
     seed: int | None,
     store: Path,
     record_text: bool,
@@ -62,13 +72,17 @@ def command(
     """Write the answer to PROMPT (`-`: read it from stdin) to stdout as it comes, and what it cost to stderr.
 
     PROMPT is sent as one user message where the model has a chat template, as it stands where not. At a temperature the
-    answer is a draw: with a drafter it has the distribution that it has without one, not the same tokens.
+    answer is a draw: with a drafter it has the distribution that it has without one, not the same tokens. With a
+    relaxed policy it is not exact: neither the answer nor the distribution that the model has without a drafter.
     """
     from queries import install_views
     from runtime import decode, load_target, speculate
     from runtime.drafters import parse
     from runtime.experiment.plan import make_drafter
+    from runtime.generate import check_coupling
+    from runtime.penalty import make_penalty
     from runtime.sampling import make_sampling
+    from runtime.speculative.relaxed import EXACT, parse_policy
     from telemetry.journal import check_writable
     from telemetry.recorder import Recorder
     from telemetry.store import StoreBusy, StoreUnwritable, load
@@ -76,9 +90,16 @@ def command(
     drafter = drafter or ("assistant" if draft_model else None)
     if drafter is None and draft_length is not None:
         raise UsageError("--draft-length needs --drafter: without one nothing is proposed")
+    if drafter is None and coupling is not None:
+        raise UsageError("--coupling needs --drafter: without one there is nothing to accept")
+    if drafter is None and policy is not None:
+        raise UsageError("--policy needs --drafter: without one there is nothing to accept")
     if drafter is not None:
         parse(drafter)
+    relaxed = parse_policy(policy or EXACT)
+    check_coupling(coupling or "residual", temperature, relaxed)
     make_sampling(temperature, top_k, top_p, min_p, seed)  # refuses what makes no sense before the model is loaded
+    make_penalty(repetition_penalty, repetition_context)
     check_writable(store)
     text = read_text(prompt)
     if not text.strip():
@@ -93,12 +114,13 @@ def command(
     sink = _JournalWhenNeeded(store)
     recorder = Recorder(sink, record_text=record_text)
     shared: Options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    shared["recorder"] = recorder
+    shared |= {"repetition_penalty": repetition_penalty, "repetition_context": repetition_context, "recorder": recorder}
     if proposer is None:
         generation = decode(target, ids, max_tokens=max_tokens, **shared)
     else:
         length = draft_length or DEFAULT_LENGTHS[0]
-        generation = speculate(target, proposer, ids, draft_length=length, max_tokens=max_tokens, **shared)
+        rule: Any = {"coupling": coupling or "residual", "policy": policy or EXACT}
+        generation = speculate(target, proposer, ids, draft_length=length, max_tokens=max_tokens, **rule, **shared)
     with closing(sink), generation:
         seconds = _stream(generation)
     with contextlib.suppress(StoreBusy, StoreUnwritable):  # the journal is the truth; the next report loads it
@@ -106,7 +128,7 @@ def command(
     n_rounds, n_tokens = len(seconds), len(generation.tokens)
     click.echo(
         f"{n_tokens} tokens in {n_rounds} rounds, {sum(seconds) / n_tokens:.4f} s per committed token; "
-        f"generation {generation.id}",
+        f"generation {generation.id}" + (f"; not exact: relaxed:{relaxed.rule}" if relaxed is not None else ""),
         err=True,
     )
 

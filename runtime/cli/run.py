@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.main import INTERRUPTED
-from runtime.cli.sampling import sampling_options
+from runtime.cli.sampling import POLICY_HELP, sampling_options
 from runtime.cli.scraping import check_metrics_port, metrics_port_option
 from runtime.cli.sending import check_endpoint, otlp_option
+from runtime.penalty import DEFAULT_CONTEXT
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ EXAMPLE = """\b
 Examples:
   roundscope run --quick
   roundscope run --model ./my-model --drafter prompt-lookup --draft-length 4 --draft-length 8 --prompts mine.jsonl
-  roundscope run --temperature 0.8 --top-p 0.95
+  roundscope run --temperature 0.8 --top-p 0.95 --coupling residual --coupling equality
+  roundscope run --policy exact --policy relaxed:threshold=0.2
   mlx.launch -n 2 -- roundscope run --quick
   roundscope run --model ./my-model --draft-model ./my-small-model --draft-length 4
 """
@@ -93,6 +95,14 @@ Examples:
 )
 @sampling_options
 @click.option(
+    "--coupling",
+    "couplings",
+    type=click.Choice(["residual", "equality"]),
+    multiple=True,
+    help="At a temperature, what makes a proposed token stand; repeatable: an arm each. [default: residual]",
+)
+@click.option("--policy", "policies", multiple=True, metavar="P", help=f"{POLICY_HELP} Repeatable. [default: exact]")
+@click.option(
     "--record-text", is_flag=True, help="Keep token ids and text in the store. Off: only their shape is kept."
 )
 @otlp_option
@@ -115,6 +125,10 @@ def command(
     top_k: int,
     top_p: float,
     min_p: float,
+    repetition_penalty: float,
+    repetition_context: int,
+    couplings: tuple[Any, ...],
+    policies: tuple[str, ...],
     record_text: bool,
     otlp: str | None,
     metrics_port: int | None,
@@ -123,7 +137,8 @@ def command(
 ) -> None:
     """Run every prompt by ordinary decoding and by each drafter, record each round, and say whether it pays.
 
-    At a temperature outputs are draws from the same distribution: they are paired by prompt, and not compared.
+    At a temperature outputs are draws from the same distribution: they are paired by prompt, and not compared. The
+    output of an arm with a relaxed policy is not the model's, and is marked so wherever the arm is named.
     """
     from runtime.distributed import find_launch
     from runtime.experiment.plan import Request
@@ -147,6 +162,10 @@ def command(
         top_k,
         top_p,
         min_p,
+        repetition_penalty,
+        repetition_context,
+        couplings or ("residual",),
+        policies or ("exact",),
     )
     _check_cheaply(request, store, otlp)
     check_metrics_port(metrics_port)
@@ -340,7 +359,8 @@ def _report(store: Path, run_id: str, request: Request, model: str | None, as_js
 
 
 def _say_use(arm: str, request: Request, model: str | None) -> str:
-    spec, _, length = arm.rpartition(" m=")
+    spec, _, rest = arm.rpartition(" m=")
+    length, _, coupling = rest.partition(" ")
     words = ["roundscope", "generate", "--drafter", spec, "--draft-length", length]
     if model is not None:
         words += ["--model", model]
@@ -348,6 +368,13 @@ def _say_use(arm: str, request: Request, model: str | None) -> str:
         words += ["--draft-model", request.draft_model]
     if request.temperature:
         words += ["--temperature", f"{request.temperature:g}"]
-        given = {"--top-k": (request.top_k, 0), "--top-p": (request.top_p, 1), "--min-p": (request.min_p, 0)}
-        words += [word for name, (value, off) in given.items() if value != off for word in (name, f"{value:g}")]
+    given: dict[str, tuple[float, float]] = {
+        "--top-k": (request.top_k, 0),
+        "--top-p": (request.top_p, 1),
+        "--min-p": (request.min_p, 0),
+        "--repetition-penalty": (request.repetition_penalty, 1),
+        "--repetition-context": (request.repetition_context, DEFAULT_CONTEXT),
+    }
+    words += [word for name, (value, off) in given.items() if value != off for word in (name, f"{value:g}")]
+    words += ["--coupling", coupling] if coupling else []
     return shlex.join([*words, "your prompt"])

@@ -51,11 +51,11 @@ class HandedAssistant(Assistant):
         remaining = self._end - len(history)
         if remaining > self._draft_length or m != remaining - 1:
             return super().propose(history, m)
-        tokens = super().propose(history, m + 1).tokens
-        if len(tokens) <= m:
-            return Proposal(tokens)
-        self._last = tokens[m:]
-        return Proposal(tokens[:m])
+        whole = super().propose(history, m + 1)
+        if len(whole) <= m:
+            return whole
+        self._last = whole.tokens[m:]
+        return Proposal(whole.tokens[:m], None if whole.q is None else whole.q[:m])
 
     def said_last(self, token: int) -> bool:
         """Whether `token`, the last of the budget, is what the draft model said there."""

@@ -5,7 +5,10 @@
 Arguments, defaults and responses are those of the installed mlx-lm. Every option either acts or is refused by the call
 itself; what differs, because mlx-lm is wrong or silent there:
 
-- only greedy decoding (`sampler` None or mlx-lm's own for temperature 0); input embeddings are refused;
+- `sampler` is what mlx-lm's `make_sampler` makes of temp, top_p, min_p and top_k; XTC, min_tokens_to_keep and samplers
+  of your own are refused. The tokens have mlx-lm's distribution and are others: each position has randomness of its
+  own, from a seed that MLX's state gives. With a draft model p/q with the residual accepts more than mlx-lm's equality;
+- input embeddings are refused;
 - `max_kv_size` is refused where the model makes its own cache (mlx-lm ignores it) and together with a draft model;
 - a target or drafter is refused before the first token if rejected tokens could not be taken back out of its cache;
 - output ends where the model's positions end;
@@ -28,6 +31,7 @@ from typing import Any
 from runtime.backend import prepare
 from runtime.compat.prompt_cache import PromptCache
 from runtime.compat.responses import respond
+from runtime.compat.samplers import read_sampler
 from runtime.device import read
 from runtime.generate import fit_budget
 from runtime.generation import Generation
@@ -89,7 +93,7 @@ def stream_generate(
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     _check_limits(max_tokens, prefill_step_size, num_draft_tokens)
-    _check_sampler(sampler)
+    sampling = read_sampler(sampler)
     if input_embeddings is not None:
         raise Unsupported("input_embeddings is refused: prompts are token ids here; call mlx_lm.stream_generate")
     if not isinstance(tokenizer, TokenizerWrapper):
@@ -107,6 +111,7 @@ def stream_generate(
         stopper=Stopper(tokenizer.eos_token_ids),
         processors=cache.hide_held(logits_processors or ()),
         quantising=cache.make_quantising(kv_bits, kv_group_size, quantized_kv_start),
+        sampling=sampling,
     )
     session.prefill_chunk = prefill_step_size
     stepper: Ordinary | Speculative = Ordinary(session, pipelined=True)
@@ -151,17 +156,6 @@ def _check_limits(max_tokens: int, prefill_step_size: int, num_draft_tokens: int
         raise UsageError(f"prefill_step_size is {prefill_step_size}; it must be 1 or more")
     if num_draft_tokens < 0:
         raise UsageError(f"num_draft_tokens is {num_draft_tokens}; it must be 0 or more")
-
-
-def _check_sampler(sampler: Any) -> None:
-    from mlx_lm.sample_utils import greedy_sampler
-
-    if sampler is not None and sampler is not greedy_sampler:
-        name = getattr(sampler, "__qualname__", type(sampler).__name__)
-        raise Unsupported(
-            f"the sampler {name} is refused: only greedy decoding is exact here yet; leave it out, or take "
-            "mlx_lm.sample_utils.make_sampler(temp=0)"
-        )
 
 
 def _name(model: Any, tokenizer: Any) -> str:

@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 
 from runtime.device import barrier, read_floats
 from runtime.generation import Generation
+from runtime.processing import LogitsProcessor, process
 from runtime.protocols import Target
 from runtime.session import PREFILL_CHUNK
 from telemetry.records import ComparisonRecord
@@ -37,13 +38,19 @@ class Output:
         return cls(generation.id, tuple(generation.tokens), tuple(committed))
 
 
-def compare(target: Target, prompt: Sequence[int], ordinary: Output, other: Output) -> ComparisonRecord:
-    """Hold `other` against `ordinary`, both whole outputs for `prompt`."""
+def compare(
+    target: Target,
+    prompt: Sequence[int],
+    ordinary: Output,
+    other: Output,
+    processors: Sequence[LogitsProcessor] = (),
+) -> ComparisonRecord:
+    """Hold `other` against `ordinary`, both whole outputs for `prompt`, chosen after `processors` without a state."""
     if other.tokens == ordinary.tokens:
         return ComparisonRecord(generation_id=other.generation_id, pair_id=ordinary.generation_id, equal=True)
     at = find_divergence(ordinary.tokens, other.tokens)
     said = other.tokens[at] if at < len(other.tokens) else None
-    gap, lag, dtype = score_again(target, [*prompt, *ordinary.tokens[:at]], said)
+    gap, lag, dtype = score_again(target, [*prompt, *ordinary.tokens[:at]], said, processors)
     tolerance = NEAR_TIE_TOLERANCE[dtype]
     return ComparisonRecord(
         generation_id=other.generation_id,
@@ -69,7 +76,9 @@ def find_round(committed: Sequence[int], position: int) -> int | None:
     return next((index for index, (a, b) in enumerate(pairwise(ends)) if a <= position < b), None)
 
 
-def score_again(target: Target, ids: Sequence[int], said: int | None) -> tuple[float, float | None, str]:
+def score_again(
+    target: Target, ids: Sequence[int], said: int | None, processors: Sequence[LogitsProcessor] = ()
+) -> tuple[float, float | None, str]:
     """Of the logits that follow `ids`: the gap of the best two, how far `said` lies below the best, and their dtype."""
     import mlx.core as mx
 
@@ -77,7 +86,7 @@ def score_again(target: Target, ids: Sequence[int], said: int | None) -> tuple[f
     for start in range(0, len(ids) - 1, PREFILL_CHUNK):
         target.forward(mx.array([list(ids[start : min(start + PREFILL_CHUNK, len(ids) - 1)])]), cache)
         barrier([layer.state for layer in cache])
-    logits = target.forward(mx.array([[ids[-1]]]), cache)[0, -1]
+    logits = process(target.forward(mx.array([[ids[-1]]]), cache)[:, -1], mx.array(list(ids)), processors)[0]
     dtype = str(logits.dtype).removeprefix("mlx.core.")
     row = logits.astype(mx.float32)
     said_or_best = mx.max(row, keepdims=True) if said is None else row[said : said + 1]

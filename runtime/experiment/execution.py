@@ -2,7 +2,8 @@
 
 Fair: the arms of a block run one after the other on the same prompt, in the plan's seeded order; drafters start
 fresh; generations are drained without consumer work and end with the device idle. At a temperature outputs are draws
-and are not compared. An interruption ends the open generation after its round and keeps what was measured.
+and are not compared, nor are those of a relaxed policy. An interruption ends the open generation after its round and
+keeps what was measured.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from runtime.experiment.plan import ORDINARY, Arm, Block, Plan, PlannedPrompt
 from runtime.experiment.signals import catch_signals
 from runtime.generate import decode, speculate
 from runtime.generation import Generation
+from runtime.penalty import make_penalty
 from runtime.targets import MlxTarget
 from telemetry.logs import get_logger
 from telemetry.recorder import Recorder
@@ -47,6 +49,8 @@ class Execution:
         self._sequence = 0
         self._open: Generation | None = None
         self._ordinary: dict[tuple[str, int], Output] = {}
+        penalty = make_penalty(plan.request.repetition_penalty, plan.request.repetition_context)
+        self._processors = () if penalty is None else (penalty.make_processor(),)
 
     def run(self) -> None:
         """Do everything, or as much as an interrupt (Ctrl-C, SIGTERM) lets it."""
@@ -98,8 +102,11 @@ class Execution:
         ordinary = self._ordinary.get(key)
         if ordinary is None or self._plan.request.temperature:
             return
+        exact = {arm.name for arm in block.arms if arm.is_exact}
         for name, output in done.items():
-            record = compare(self._target, block.prompt.ids, ordinary, output)
+            if name not in exact:
+                continue
+            record = compare(self._target, block.prompt.ids, ordinary, output, self._processors)
             if not (record.equal or record.near_tie):
                 self.divergent[name] += 1
             if not record.equal:
@@ -167,7 +174,8 @@ class Execution:
         shared |= self._plan.request.sample(prompt.item.id, repeat)
         if arm.drafter is None:
             return decode(self._target, prompt.ids, **shared)
-        return speculate(self._target, arm.drafter, prompt.ids, draft_length=arm.draft_length, timing=timing, **shared)
+        shared |= {"coupling": arm.coupling, "policy": arm.policy, "timing": timing}
+        return speculate(self._target, arm.drafter, prompt.ids, draft_length=arm.draft_length, **shared)
 
     def _drain(self, generation: Generation) -> list[int]:
         self._open = generation

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 from runtime.caches import require_undo
 from runtime.drafters import make, parse
 from runtime.generate import Options
+from runtime.penalty import DEFAULT_CONTEXT, make_penalty
 from runtime.protocols import Drafter, Target
 from runtime.sampling import SEED_BITS, make_sampling
+from runtime.speculative.relaxed import EXACT, parse_policy
+from runtime.speculative.verification import name_rule
 from runtime.targets import MlxTarget
 from runtime.workloads import WorkItem, Workload, encode
 from telemetry.errors import Unsupported, UsageError
-from telemetry.records import Timing
+from telemetry.records import Coupling, Timing
 
 ORDINARY = "ordinary"
 MIN_PROMPTS = 5
@@ -34,6 +37,8 @@ class Request:
     """What the user asked for. drafters: specs as `runtime.drafters.make` takes them; draft_lengths: each m to try.
 
     temperature, top_k, top_p, min_p: as in `runtime.sampling.Sampling`; seed: of the order, and of what is drawn.
+    repetition_penalty, repetition_context: as in `runtime.penalty.Penalty`. couplings: at a temperature, each that the
+    exact arms are to have. policies: `exact`, and relaxed ones as `runtime.speculative.relaxed` takes them.
     """
 
     drafters: tuple[str, ...]
@@ -48,9 +53,21 @@ class Request:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    repetition_context: int = DEFAULT_CONTEXT
+    couplings: tuple[Coupling, ...] = ("residual",)
+    policies: tuple[str, ...] = (EXACT,)
 
     def __post_init__(self) -> None:
         make_sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+        make_penalty(self.repetition_penalty, self.repetition_context)
+        for policy in self.policies:
+            parse_policy(policy)
+        if "equality" in self.couplings and not (self.temperature and EXACT in self.policies):
+            raise UsageError(
+                "--coupling equality would have no effect: it takes a --temperature and the exact policy; give both, "
+                "or leave it out"
+            )
         for name, value in (("--max-tokens", self.max_tokens), ("--repeats", self.repeats)):
             if value < 1:
                 raise UsageError(f"{name} is {value}; it must be 1 or more")
@@ -62,15 +79,22 @@ class Request:
 
     @property
     def forecasts(self) -> bool:
-        """Whether other draft lengths are forecast, which are replayed over the one output that is right."""
-        return self.timing == "fused" and not self.temperature
+        """Whether other draft lengths are forecast: replayed over the one output that is right, at the price of
+        forwards whose rows no processor takes one by one.
+        """
+        return self.timing == "fused" and not self.temperature and self.repetition_penalty == 1
 
     def sample(self, prompt_id: str, repeat: int) -> Options:
-        """The options of sampling for every arm's generation of that prompt and repeat; none for greedy decoding."""
+        """What every arm's generation of that prompt and repeat chooses from, and draws by if it draws."""
+        penalty: Options = {
+            "repetition_penalty": self.repetition_penalty,
+            "repetition_context": self.repetition_context,
+        }
         if not self.temperature:
-            return {}
+            return penalty
         digest = sha256(f"{self.seed} {prompt_id} {repeat}".encode()).digest()
         return {
+            **penalty,
             "temperature": self.temperature,
             "top_k": self.top_k,
             "top_p": self.top_p,
@@ -81,12 +105,22 @@ class Request:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of decoding. `drafter` None is ordinary decoding; arms of one `spec` share a drafter, reset each time."""
+    """One way of decoding. `drafter` None is ordinary decoding; arms of one `spec` share a drafter, reset each time.
+
+    coupling, policy: as in `runtime.speculate`.
+    """
 
     name: str
     drafter: Drafter | None
     draft_length: int
     spec: str = ""
+    coupling: Coupling = "residual"
+    policy: str = EXACT
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the output is, or is distributed as, ordinary decoding's."""
+        return self.policy == EXACT
 
     @property
     def learns(self) -> bool:
@@ -177,8 +211,21 @@ def _make_arms(request: Request, target: Target) -> list[Arm]:
         if check is not None:
             check(target)
         lengths = (0,) if drafter.name == "none" else tuple(dict.fromkeys(request.draft_lengths))
-        arms += [Arm(f"{spec} m={length}", drafter, length, spec) for length in lengths]
+        for length in lengths:
+            name = f"{spec} m={length}"
+            rules = _list_rules(request, length)
+            arms += [Arm(name + ending, drafter, length, spec, *rule) for ending, rule in rules]
     return arms
+
+
+def _list_rules(request: Request, length: int) -> Iterator[tuple[str, tuple[Coupling, str]]]:
+    """Every rule of acceptance that is asked for: what the arm's name ends in, then coupling and policy."""
+    plain: tuple[Coupling, ...] = ("residual",)
+    for policy in dict.fromkeys(request.policies if length else (EXACT,)):
+        relaxed = parse_policy(policy)
+        couplings = request.couplings if relaxed is None and length else plain
+        for coupling in dict.fromkeys(couplings):
+            yield name_rule(coupling, None if relaxed is None else relaxed.rule), (coupling, policy)
 
 
 def make_drafter(spec: str, target: Target, draft_model: Target | str | None) -> Drafter:

@@ -23,12 +23,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from runtime.device import barrier, drain, read
-from runtime.processing import choose, process
+from runtime.processing import process
 from runtime.protocols import Drafter, Proposal, SamplingDrafter
 from runtime.rounds import OpenRound
 from runtime.session import Session
+from runtime.speculative.overlap import OverlapMeter
+from runtime.speculative.relaxed import Relaxed, judge_relaxed
 from runtime.speculative.stochastic import judge, take_q
-from runtime.speculative.verification import count_accepted, name_outcome
+from runtime.speculative.verification import count_accepted, name_outcome, name_rule
 from telemetry.errors import RoundscopeError
 from telemetry.records import Basis, Coupling, Timing
 
@@ -67,16 +69,21 @@ class Speculative:
         draft_length: int,
         timing: Timing,
         coupling: Coupling = "residual",
+        relaxed: Relaxed | None = None,
     ) -> None:
         self._session = session
         self._attributed = timing == "attributed"
         self._logits: Any = None
         self.drafter = drafter
         self.draft_length = draft_length
-        self.coupling: Coupling | None = None if session.sampling is None else coupling
-        self._by_masses = self.coupling == "residual"
+        self.coupling: Coupling | None = None if session.sampling is None or relaxed else coupling
+        self.relaxation = None if relaxed is None else relaxed.rule
+        self._relaxed = relaxed
+        self._by_masses = self.coupling == "residual" or relaxed is not None
+        measures = self._attributed and self.coupling is not None and session.sampling is not None
+        self._overlap = OverlapMeter(session.sampling) if measures and session.sampling else None
         self._choose_rows = _take_best if session.sampling is None else self._draw_rows
-        self.arm = f"{drafter.name} m={draft_length}{' equality' * (self.coupling == 'equality')}"
+        self.arm = f"{drafter.name} m={draft_length}{name_rule(self.coupling, self.relaxation)}"
 
     def prefill(self) -> None:
         """Fill the target's cache, and let the drafter take in the prompt."""
@@ -102,6 +109,8 @@ class Speculative:
             open_round.void("cancelled")
         self._trim(open_round)
         self._rewind(open_round)
+        if self._overlap is not None:
+            self._overlap.measure(open_round, proposal)
 
     def _verify_and_judge(self, open_round: OpenRound, proposal: Proposal) -> bool:
         """Whether the proposal was judged: not if the generation was cancelled while the device worked."""
@@ -125,6 +134,7 @@ class Speculative:
 
         session = self._session
         assert session.sampling is not None
+        self._note_logits(logits)
         rows = range(logits.shape[0])
         return mx.concatenate([session.sampling.choose(logits[i : i + 1], session.position + i) for i in rows])
 
@@ -145,7 +155,13 @@ class Speculative:
         import mlx.core as mx
 
         session, tokens = self._session, proposal.tokens
+        if isinstance(tokens, (list, tuple)):
+            tokens = mx.array(tokens, mx.int32)
+        place = session.position + (part.start or 0)
+        if self._relaxed is not None:
+            return judge_relaxed(logits, tokens[part], self._relaxed, session.sampling, place).arrays
         assert session.sampling is not None
+        self._note_logits(logits)
         if proposal.q is not None and not isinstance(self.drafter, SamplingDrafter):
             raise DrafterError(
                 f"drafter {self.drafter.name!r} gave a q, but has no sample_with(sampling): one that draws needs it"
@@ -154,10 +170,11 @@ class Speculative:
             q = take_q(proposal.q, len(proposal), logits.shape[-1])
         except ValueError as error:
             raise DrafterError(f"drafter {self.drafter.name!r} gave {error}") from None
-        if isinstance(tokens, (list, tuple)):
-            tokens = mx.array(tokens, mx.int32)
-        place = session.position + (part.start or 0)
         return judge(logits, tokens[part], None if q is None else q[part], session.sampling, place).arrays
+
+    def _note_logits(self, logits: Any) -> None:
+        if self._overlap is not None:
+            self._overlap.note(logits)
 
     def _open_verdict(self, verdict: Sequence[Sequence[int]]) -> tuple[int, int]:
         """The accepted tokens and the target's own, from a verdict that was read."""
@@ -266,15 +283,21 @@ class Speculative:
     ) -> tuple[int, bool]:
         """The token after `history`, and whether it is the proposal's at `index`, which now stands."""
         session = self._session
-        if not self._by_masses:
-            place = session.position + index
-            token_there = choose(logits, history, session.processors, session.rows, session.sampling, place)
-            [[token]] = read(token_there)
-            return token, token in drafted[index : index + 1]
         logits = process(logits, history, session.processors, session.rows)
+        if not self._by_masses:
+            [[token]] = read(self._choose_place(logits, session.position + index))
+            return token, token in drafted[index : index + 1]
         verdict = self._compare_masses(proposal, slice(index, index + 1), logits)
         accepted, token = self._open_verdict(read(*verdict))
         return (drafted[index], True) if accepted else (token, False)
+
+    def _choose_place(self, logits: Any, position: int) -> Any:
+        """The target's own token (1,) at `position` of the output, from its logits (1, vocab)."""
+        sampling = self._session.sampling
+        if sampling is None:
+            return _take_best(logits)
+        self._note_logits(logits)
+        return sampling.choose(logits, position)
 
     def _judge(
         self, open_round: OpenRound, drafted: Sequence[int], tokens: list[int], accepted: int, stopped_at: int | None

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from telemetry.records import Outcome
+from telemetry.records import Coupling, Outcome
 
 
 def count_accepted(proposal: Sequence[int], predictions: Sequence[int]) -> int:
@@ -33,6 +33,13 @@ def name_outcome(proposed: int, accepted: int) -> Outcome:
     if proposed == 0:
         return "step"
     return "bonus" if accepted == proposed else "correction"
+
+
+def name_rule(coupling: Coupling | None, relaxation: str | None) -> str:
+    """What an arm's name ends in, where it is not the default rule: of a relaxed one, that it is not exact."""
+    if relaxation is not None:
+        return f" relaxed:{relaxation} (not exact)"
+    return " equality" if coupling == "equality" else ""
 
 
 def is_accepted(p: Any, q: Any, chance: Any) -> Any:

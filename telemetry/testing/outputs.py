@@ -87,6 +87,8 @@ def _check_comparisons(spans: Spans, near_ties: bool) -> None:
 def _find_fault(generation: Facts, near_ties: bool) -> str | None:
     if generation["equal"] or (near_ties and generation["near_tie"]):
         return None
+    if generation["policy"] == "relaxed":
+        return f"is not exact, by the relaxed rule {generation['relaxation']}: equality does not apply to it"
     if generation["equal"] is None and generation["policy"] == "stochastic":
         return "was sampled: it has the distribution of ordinary decoding's output, and need not have its tokens"
     if generation["equal"] is None:

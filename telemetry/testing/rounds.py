@@ -115,6 +115,10 @@ def _check_counts(each: Facts, is_last: bool) -> Iterator[str]:
     }
     if not holds.get(outcome, True):
         yield f"a {outcome} does not go with {accepted} accepted of {proposed} proposed"
+    if (each["overlap_positions"] or 0) > proposed - cut:
+        yield f"an overlap over {each['overlap_positions']} positions, but {proposed - cut} were judged"
+    if each["overlap"] is not None and not 0 <= each["overlap"] <= (each["overlap_positions"] or 0):
+        yield f"overlap is {each['overlap']} over {each['overlap_positions']} positions, of which each has 0 to 1"
     if cut and outcome in COMMITS_ONE_MORE:
         yield f"{cut} cut, but a {outcome} ends no output"
     if not is_last and (outcome not in COMMITS_ONE_MORE or each["stop_kind"] is not None):

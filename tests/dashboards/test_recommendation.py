@@ -32,7 +32,7 @@ def test_the_arm_that_pays_most_surely_is_recommended(con: duckdb.DuckDBPyConnec
 
 def test_what_nobody_can_use_is_not_recommended(con: duckdb.DuckDBPyConnection) -> None:
     give(con, {("oracle", 4): {"x": PAYS}, ("none", 0): {"x": [step(9)] * 10}, ("wrong", 4): {"x": LOSES}})
-    said = "Nothing to switch on: no drafter that can be used was measured."
+    said = "Nothing to switch on: no arm that is exact and can be used was measured."
     assert recommend(con, "run-1") == Recommendation(None, None, None, said)
 
 

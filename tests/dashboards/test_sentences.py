@@ -62,7 +62,7 @@ def test_everything_that_is_missing_is_said() -> None:
     lines = ["torn_lines", "rejected_lines", "waiting_lines", "lost_records", "unassigned_lines"]
     row = {f"n_{name}": i + 1 for i, name in enumerate([*names, *lines])}
     row |= {"n_generations": 12345, "n_rounds": 1234567, "n_levels": 0}
-    row |= {"n_compared": 40, "n_attributed": 12, "n_equal": 23, "n_sampled": 0}
+    row |= {"n_compared": 40, "n_attributed": 12, "n_equal": 23, "n_sampled": 0, "n_relaxed": 0}
     row |= {"n_ranks": 4, "missing_ranks": "2 (aborted), 3 (absent)"}
     assert list(say_completeness([{"arm": "a m=4"}, {"arm": "all"} | row])) == [
         ("Recorded: 12,345 generations (7 for warm-up) with 1,234,567 rounds.", False),
@@ -165,7 +165,16 @@ def test_of_samples_equality_is_not_asked() -> None:
     counts = dict.fromkeys(("n_cancelled", "n_error", "n_aborted", "n_running", "n_unknown", "n_incomplete"), 0)
     counts |= dict.fromkeys(("n_torn_lines", "n_rejected_lines", "n_waiting_lines", "n_lost_records"), 0)
     counts |= dict.fromkeys(("n_unassigned_lines", "n_warm_up", "n_compared", "n_levels", "n_ranks"), 0)
-    row = {"arm": "all", "n_generations": 9, "n_rounds": 80, "n_sampled": 9, "missing_ranks": None} | counts
+    row = {
+        "arm": "all",
+        "n_generations": 9,
+        "n_rounds": 80,
+        "n_sampled": 9,
+        "n_relaxed": 0,
+        "missing_ranks": None,
+    } | counts
+    not_exact = "Not exact: 2 generations by a relaxed policy, whose output is not the target's and was not compared."
+    assert list(say_completeness([row | {"n_relaxed": 2}]))[2:] == [(not_exact, False)]
     assert list(say_completeness([row]))[1:] == [
         ("Outputs: 9 generations drew from the target's distribution; equality is not asked of samples.", False)
     ]

@@ -190,6 +190,7 @@ class Recomputed:
             ]
             equal = [one for one, _ in outputs]
             yield self.label(generation, scope) | {
+                "is_exact": all(g["policy"] != "relaxed" for g in self.generations if g["arm"] == generation["arm"]),
                 "n_prompts": found["n_prompts"],
                 "verdict": found["verdict"],
                 "speedup": found["ordinary_per_token"] / found["per_token"],
@@ -301,6 +302,42 @@ class Recomputed:
                     "observer_effect": per_token[0] / per_token[1],
                 }
 
+    def overlap(self) -> Iterator[Row]:
+        """The rows of `overlap`."""
+        found = []
+        for generation, scope in self.groups:
+            for coupling, source in (("residual", "drafter"), ("residual", "point"), ("equality", None)):
+                of = [(timing, self.whole(generation["arm"], scope, timing)) for timing in ("attributed", "fused")]
+                rounds = [
+                    (timing, one)
+                    for timing, whole in of
+                    for g in whole
+                    if (g["coupling"], g["q_source"]) == (coupling, source)
+                    for one in self.by_generation[g["generation_id"]]
+                ]
+                measured = [one for _, one in rounds if one.get("overlap") is not None]
+                fused = [one for timing, one in rounds if timing == "fused"]
+                judged = sum(min(one["accepted"] + 1, one["proposed"] - one["cut"]) for one in fused)
+                n = sum(one["overlap_positions"] for one in measured)
+                if n or judged:
+                    row = self.label(generation, scope) | {
+                        "coupling": coupling,
+                        "q_source": source,
+                        "n_judged": n,
+                        "overlap": sum(one["overlap"] for one in measured) / n if n else None,
+                        "accepted_share": sum(one["accepted"] for one in measured) / n if n else None,
+                        "n_judged_fused": judged,
+                        "accepted_share_fused": sum(one["accepted"] for one in fused) / judged if judged else None,
+                    }
+                    found.append(row)
+        first = {"residual": 0, "equality": 1}
+
+        def order(row: Row) -> tuple[str, int, bool, str, int, str]:
+            place = (row["drafter"], row["draft_length"], row["class"] == "all", row["class"])
+            return (*place, first[row["coupling"]], row["arm"])
+
+        yield from sorted(found, key=order)
+
     def completeness(self) -> Iterator[Row]:
         """The rows of `completeness`, less what is about journals."""
         groups = [(generation["arm"], scope) for generation, scope in self.groups]
@@ -336,7 +373,8 @@ class Recomputed:
                 "n_equal": sum(g["equal"] for g in compared),
                 "n_near_ties": sum(not g["equal"] and bool(g["near_tie"]) for g in compared),
                 "n_divergent": sum(not g["equal"] and not g["near_tie"] for g in compared),
-                "n_sampled": sum(g["temperature"] is not None for g in mine),
+                "n_sampled": sum(g["policy"] == "stochastic" for g in mine),
+                "n_relaxed": sum(g["policy"] == "relaxed" for g in mine),
             }
 
     def label(self, generation: Row, scope: str) -> Row:

@@ -29,7 +29,8 @@ class Arm:
     """What is simulated: chance that a proposed token is right, time of drafting one, growth of a wider verify.
 
     `rates` gives a class its chance, `rate` those not named. `widening` is what each further position adds to the
-    verification's forward, as a part of a step. `offers` is the chance that there is a proposal at all.
+    verification's forward, as a part of a step. `offers` is the chance that there is a proposal at all. `coupling`:
+    of its sampled generations; `policy`: of all, instead of greedy and sampled ones in turns.
     """
 
     drafter: str | None = None
@@ -39,11 +40,16 @@ class Arm:
     draft_ns: int = 200_000
     widening: float = 0.05
     offers: float = 1.0
+    coupling: str = "residual"
+    policy: str | None = None
 
     @property
     def name(self) -> str:
         """The arm's name in the rows."""
-        return f"{self.drafter} m={self.draft_length}" if self.drafter else "ordinary"
+        ending = " equality" if self.coupling == "equality" else ""
+        if self.policy == "relaxed":
+            ending = " relaxed (not exact)"
+        return f"{self.drafter} m={self.draft_length}{ending}" if self.drafter else "ordinary"
 
 
 @dataclass(frozen=True)
@@ -147,7 +153,7 @@ class Simulation:
             "cached_tokens": 0,
             "max_tokens": self.tokens,
             "n_processors": 0,
-            "policy": "stochastic" if row["sequence"] % 3 == 1 else "greedy",
+            "policy": arm.policy or ("stochastic" if row["sequence"] % 3 == 1 else "greedy"),
             "temperature": 0.5 if row["sequence"] % 3 == 1 else None,
             "started_wall_ns": 1_700_000_000_000_000_000,
             "started_monotonic_ns": 0,
@@ -164,8 +170,15 @@ class Simulation:
             "peak_memory_bytes": 1_000_000 + row["sequence"] % 7 * 1000,
             "cache_bytes": 100 * tokens,
             "snapshot_bytes": row["sequence"] % 5,
-            "equal": None if row["warm_up"] else True,
+            "equal": None if row["warm_up"] or arm.policy == "relaxed" else True,
         }
+        is_coupled = row["policy"] == "stochastic" and arm.draft_length > 0
+        row["coupling"] = arm.coupling if is_coupled else None
+        row["q_source"] = "drafter" if is_coupled and arm.coupling == "residual" else None
+        for one in rounds if is_coupled and row["timing"] == "attributed" else ():
+            one["overlap_positions"] = min(one["accepted"] + 1, one["proposed"] - one["cut"]) or None
+            share = one["t_round_ns"] % 997 / 997
+            one["overlap"] = share * one["overlap_positions"] if one["overlap_positions"] else None
         return row, rounds
 
     def _round(

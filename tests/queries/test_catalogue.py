@@ -29,6 +29,7 @@ NAMES = (
     "memory",
     "ncm_cache",
     "ncm_exit",
+    "overlap",
     "ranks",
     "seconds_per_token",
     "slowest_rounds",

@@ -156,7 +156,7 @@ def test_one_prompt_gives_figures_and_no_interval(con: duckdb.DuckDBPyConnection
     give(con, [11], "run-2")
     insert(con, "forecasts", [forecast(con, offered=[4] * 10, right=[4] * 10)])
     for name in queries.names("speculation"):
-        if name not in ("ranks", "verify_cost", "stages"):
+        if name not in ("overlap", "ranks", "verify_cost", "stages"):
             assert ask(con, name), name
     [ordinary, *_] = ask(con, "compare")
     assert (ordinary["ratio"], ordinary["ratio_low"], ordinary["change"]) == (pytest.approx(1.1), None, None)

@@ -53,7 +53,7 @@ def test_query_is_the_recomputed(recorded: tuple[duckdb.DuckDBPyConnection, Reco
     con, recomputed = recorded
     rows = as_rows(queries.run(con, name))
     assert rows == [approximate(row) for row in recompute(recomputed, name)]
-    assert rows
+    assert rows or name == "overlap"  # nothing was drawn
 
 
 def test_the_bounds_are_where_they_must_be(recorded: tuple[duckdb.DuckDBPyConnection, Recomputed]) -> None:

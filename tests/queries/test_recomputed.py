@@ -87,6 +87,29 @@ def test_query_is_the_recomputed(simulated: tuple[duckdb.DuckDBPyConnection, Rec
     assert as_rows(queries.run(con, name)) == [approximate(row) for row in recompute(recomputed, name)]
 
 
+@pytest.mark.parametrize("name", ["break_even", "completeness", "overlap", "survival", "verdict"])
+def test_rules_of_acceptance_beside_each_other(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Couplings are neighbours in `overlap`; a relaxed arm has none, and `verdict` says of it that it is not exact."""
+    arms = (
+        Arm(),
+        Arm("prompt-lookup", 8, rate=0.4, policy="stochastic"),
+        Arm("prompt-lookup", 8, rate=0.3, coupling="equality", policy="stochastic"),
+        Arm("prompt-lookup", 8, rate=0.8, policy="relaxed"),
+    )
+    simulation = Simulation(n_prompts=6, arms=arms, tokens=24, noise=0.2)
+    simulation.fill(con)
+    rows = as_rows(queries.run(con, name))
+    assert rows == [approximate(row) for row in recompute(Recomputed.read(con, "run-1"), name)]
+    if name == "overlap":
+        assert [row["coupling"] for row in rows] == ["residual", "equality"] * 4
+        assert all(row["n_judged"] and 0 < row["overlap"] < 1 for row in rows)
+    if name == "verdict":
+        exact = {row["arm"]: row["is_exact"] for row in rows}
+        assert [arm for arm, is_exact in exact.items() if not is_exact] == ["prompt-lookup m=8 relaxed (not exact)"]
+        notes = {row[1] for row in queries.run(con, name).rows if "not exact: its output" in str(row[-1])}
+        assert notes == {"prompt-lookup m=8 relaxed (not exact)"}
+
+
 def test_two_runs_compared_are_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     """Runs of other lengths of output, of which some prompts are not whole in one or the other."""
     data = []

@@ -62,6 +62,7 @@ def test_completeness_counts_what_is_there_and_what_is_not(con: duckdb.DuckDBPyC
             "n_near_ties",
             "n_divergent",
             "n_sampled",
+            "n_relaxed",
         ),
         0,
     )
@@ -87,6 +88,7 @@ def test_completeness_counts_what_is_there_and_what_is_not(con: duckdb.DuckDBPyC
         "n_near_ties": 1,
         "n_divergent": 1,
         "n_sampled": 0,
+        "n_relaxed": 0,
     }
     assert ask(con, "completeness", ARM) == [of_arm | unsaid]
     of_run = {"n_generations": 12, "n_whole": 6, "n_rounds": 16, "n_warm_up": 1}

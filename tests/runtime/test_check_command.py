@@ -39,8 +39,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("pays:write:oracle m=4", None),
         ("not-loses:copy", None),
         ("not-loses:write", f"not-loses on write does not hold: {LOOKUP} loses"),
-        ("pays:prose", f"no arm that can be used was measured as prose; there are: all:oracle m=4, copy:oracle m=4, "
-         f"write:oracle m=4, all:{LOOKUP}, copy:{LOOKUP}, write:{LOOKUP}"),
+        ("pays:prose", f"no arm that is exact and can be used was measured as prose; there are: all:oracle m=4, "
+         f"copy:oracle m=4, write:oracle m=4, all:{LOOKUP}, copy:{LOOKUP}, write:{LOOKUP}"),
         ("equal", None),
         ("complete", None),
     ],
@@ -98,9 +98,49 @@ def test_other_outputs_and_an_incomplete_record_are_faults() -> None:
         )
 
 
+RELAXED = "prompt-lookup m=4 relaxed:threshold=0.2 (not exact)"
+
+
+def give_rules(con: duckdb.DuckDBPyConnection, *, exact: bool = True, **changes: object) -> None:
+    """Five prompts by ordinary decoding, a relaxed arm that pays, and an exact one that loses."""
+    with Given(con) as given:
+        for i in range(5):
+            given.add(None, f"p{i}", [step(10)] * 10, **changes)
+            given.add(("prompt-lookup", 4), f"p{i}", [spec(11, 4, 4)] * 2, policy="relaxed")
+            given.generations[-1]["arm"] = RELAXED
+            if exact:
+                given.add(("prompt-lookup", 4), f"p{i}", [spec(60, 4, 4)] * 2, **changes)
+
+
+def test_a_relaxed_arm_is_no_arm_to_rely_on_unless_it_is_named() -> None:
+    """It pays, and the exact arm does not; `equal` is about those that were compared."""
+    with open_store() as con:
+        give_rules(con, equal=True, policy="greedy")
+        assert find_fault(con, "run-1", "pays", "all", None) == f"pays on all does not hold: {LOOKUP} loses"
+        assert find_fault(con, "run-1", "pays", "all", RELAXED) is None
+        assert find_fault(con, "run-1", "equal", "all", None) is None
+
+
+def test_what_was_never_compared_is_explained() -> None:
+    said = "no output was compared with ordinary decoding's"
+    with open_store() as con:
+        give_rules(con, exact=False)
+        assert find_fault(con, "run-1", "equal", "all", None) == f"{said}: its arms are relaxed, and not exact"
+        assert find_fault(con, "run-1", "pays", "copy", None) == (
+            f"no arm that is exact and can be used was measured as copy; there are: all:{RELAXED}, copy:{RELAXED}"
+        )
+    with open_store() as con:
+        give_rules(con, policy="stochastic", temperature=0.7)
+        assert find_fault(con, "run-1", "equal", "all", None) == (
+            f"{said}: the run sampled, so outputs are draws from one distribution; leave `equal` out"
+        )
+        assert find_fault(con, "run-1", "pays", "all", None) == f"pays on all does not hold: {LOOKUP} loses"
+        assert find_fault(con, "run-1", "complete", "all", None) is None
+
+
 def test_an_arm_that_was_not_measured_is_named(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = call(capsys, "check", "--require", "pays:all:nope", "--store", store)
-    assert (code, "no arm that can be used was measured as all:nope; there are: all:oracle m=4, " in err) == (3, True)
+    assert (code, "can be used was measured as all:nope; there are: all:oracle m=4, " in err) == (3, True)
 
 
 def test_a_run_of_the_generator_is_judged_by_its_completeness_alone(

@@ -138,9 +138,43 @@ def test_a_temperature_draws_and_a_seed_repeats_it(
     ]
 
 
+def test_coupled_by_equality_it_says_what_it_says_without_a_drafter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    hot, coupled = ("--temperature", "1", "--seed", "3"), ("--drafter", "prompt-lookup", "--coupling", "equality")
+    said = [generate(capsys, tmp_path / "s", *hot, *way, "dabcabcabc")[:2] for way in ((), coupled)]
+    assert said[0] == said[1]
+    rows = query(tmp_path / "s", "select coupling from generations order by started_wall_ns")
+    assert rows == [(None,), ("equality",)]
+
+
+def test_a_relaxed_policy_is_told_to_be_not_exact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in(monkeypatch)
+    options = ("--drafter", "prompt-lookup", "--policy", "relaxed:threshold=0", "dabzabzab")
+    code, said, err = generate(capsys, tmp_path / "s", *options)
+    assert (code, err.rstrip().endswith("; not exact: relaxed:threshold=0")) == (0, True)
+    assert said != generate(capsys, tmp_path / "s", "dabzabzab")[1]
+    penalised = generate(capsys, tmp_path / "s", "--repetition-penalty", "3", "dabzabzab")
+    assert "not exact" not in penalised[2]
+    columns = "policy, relaxation, repetition_penalty"
+    assert query(tmp_path / "s", f"select {columns} from generations order by started_wall_ns") == [
+        ("relaxed", "threshold=0", None),
+        ("greedy", None, None),
+        ("greedy", None, 3.0),
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--coupling", "equality"), "--coupling needs --drafter"),
+        (("--drafter", "suffix", "--coupling", "equality"), "coupling='equality' would have no effect at temperature"),
+        (("--policy", "relaxed:typical"), "--policy needs --drafter: without one there is nothing to accept"),
+        (("--drafter", "suffix", "--policy", "greedy"), "policy 'greedy' is none"),
+        (("--repetition-penalty", "-1"), "repetition_penalty is -1.0"),
         (("--temperature", "-1"), "temperature is -1.0; it must be 0"),
         (("--top-p", "0.5"), "top_p would have no effect: temperature 0 always takes the likeliest token"),
         (("--temperature", "1", "--top-k", "-2"), "top_k is -2; it must be a whole number"),

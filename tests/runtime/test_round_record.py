@@ -26,6 +26,7 @@ def open_round() -> OpenRound:
     entry.requested, entry.proposed, entry.accepted, entry.cut, entry.width = 90, 80, 70, 60, 50
     entry.cache_length, entry.drafter_length = 40, 30
     entry.processed, entry.replayed = 20, 10
+    entry.overlap, entry.overlap_positions = 0.75, 2
     entry.outcome = "stop"
     entry.tokens, entry.proposal = [1, 2], [1, 2, 3]
     entry.stop = Stop("end", "stop_string")
@@ -104,6 +105,8 @@ def test_what_is_recorded() -> None:
         "stop_kind": "stop_string",
         "proposal": None,
         "tokens": None,
+        "overlap": 0.75,
+        "overlap_positions": 2,
     }
     closed = entry.close()
     assert entry.record(closed, "g", 400, with_text=False) == RoundRecord(**expected)

@@ -18,7 +18,7 @@ from telemetry.records import SCHEMA_VERSION, LossRecord, Record
 from tests.telemetry import stores
 from tests.telemetry.coarse import ncm, ncm_comparison, whole_ncm
 
-LABELS = {"model": "scripted", "arm": "prompt-lookup-8", "timing": "fused", "warm_up": "false"}
+LABELS = {"model": "scripted", "arm": "prompt-lookup-8", "timing": "fused", "warm_up": "false", "policy": "greedy"}
 LEVELS = {"config": "tiny", "arm": "cache", "timing": "attributed", "warm_up": "false"}
 
 

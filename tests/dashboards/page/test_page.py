@@ -67,6 +67,7 @@ def test_the_verdict_comes_first_and_every_section_follows(full: duckdb.DuckDBPy
         "How far the drafter gets",
         *verification,
         "At what draft length it would pay",
+        "What is accepted at a temperature",
         "Where the time goes",
         "Round by round",
         "Is the record whole?",

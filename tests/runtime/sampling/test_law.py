@@ -23,7 +23,7 @@ from runtime.targets import MlxTarget
 from runtime.testing import ScriptedDrafter, ScriptedSampler, ScriptedTarget
 from tests.models import tiny_llama
 from tests.runtime.sampling.laws import LIMIT, deviate
-from tests.runtime.scripted import drain_checked
+from tests.runtime.scripted import drain_checked, draw
 
 PROMPT = [0, 1]
 COUNT = 1000
@@ -230,4 +230,75 @@ def test_a_real_model_with_an_assistant(way: str, monkeypatch: pytest.MonkeyPatc
         accepted = sum(each.accepted for each in generation)
         assert 30 < accepted < 450
     deviation = deviate(generation.tokens, _score(target, prompt, generation.tokens, temperature))
+    assert deviation > LIMIT if way == "accept everything" else deviation < LIMIT
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "top_k": {"temperature": 0.9, "top_k": 3},
+    "top_p": {"temperature": 1.4, "top_p": 0.8},
+    "min_p": {"temperature": 1.2, "min_p": 0.15},
+    "penalty": {"temperature": 0.8, "repetition_penalty": 1.6, "repetition_context": 4},
+    "all": {"temperature": 1.1, "top_k": 6, "top_p": 0.95, "min_p": 0.02, "repetition_penalty": 0.7},
+}
+WAYS = ("ordinary", "drawn", "point", "equality")
+
+
+def _filter(logits: Sequence[float], history: Sequence[int], options: dict[str, Any]) -> list[float]:
+    """p in numpy, by what the options mean: tokens are kept by the untempered distribution."""
+    values = np.array(logits, np.float64)
+    penalty = options.get("repetition_penalty", 1.0)
+    for token in set(history[-options.get("repetition_context", 20) :]):
+        values[token] = values[token] / penalty if values[token] > 0 else values[token] * penalty
+    plain = np.exp(values - values.max()) / np.exp(values - values.max()).sum()
+    order = np.argsort(-plain)
+    above = np.cumsum(plain[order]) - plain[order]
+    keep = np.zeros(len(values), bool)
+    keep[order] = above < options.get("top_p", 1.1)
+    keep[order[options.get("top_k") or len(values) :]] = False
+    keep &= plain >= options.get("min_p", 0.0) * plain.max()
+    weights = np.where(keep, np.exp((values - values.max()) / options["temperature"]), 0.0)
+    return list(weights / weights.sum())
+
+
+def _start(target: Any, way: str, drawn: Drafter, options: dict[str, Any], count: int) -> Any:
+    shared: dict[str, Any] = {"max_tokens": count, "seed": 11, **options}
+    if way == "ordinary":
+        return decode(target, [1, 2, 3], **shared).drain()
+    drafter = ScriptedDrafter(lambda history, m: [history[-2]] * m) if way == "point" else drawn
+    coupling: Any = "equality" if way == "equality" else "residual"
+    generation = speculate(target, drafter, [1, 2, 3], draft_length=3, coupling=coupling, **shared)
+    assert 20 < sum(each.accepted for each in generation) < count
+    return generation
+
+
+@pytest.mark.parametrize("way", [*WAYS, "accept everything"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_defines_what_a_scripted_target_says(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Context by context, of which there are 6 x 6; the last way is the negative control."""
+    options, count = OPTIONS[name], 400
+
+    def say(history: Sequence[int]) -> list[float]:
+        return [draw("p", tuple(history[-2:]), token) % 41 / 10 - 1 + 0.013 * token for token in range(6)]
+
+    if way == "accept everything":
+        monkeypatch.setattr(stochastic, "is_accepted", lambda p, q, chance: p == p)
+    target = ScriptedTarget(logits=say, vocab_size=6)
+    history = [1, 2, 3, *_start(target, way, ScriptedSampler(lambda history: [1 / 6] * 6), options, count).tokens]
+    expected = [_filter(say(history[:place]), history[:place], options) for place in range(3, len(history))]
+    contexts = [history[place - 1] for place in range(3, len(history))]
+    deviation = deviate(history[3:], expected, contexts)
+    assert deviation > LIMIT if way == "accept everything" else deviation < LIMIT
+
+
+@pytest.mark.parametrize("way", [*WAYS, "accept everything"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_defines_what_a_real_model_says(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, count, target = OPTIONS[name], 250, tiny_llama(1, vocab_size=8, layers=1, hidden=16)
+    if way == "accept everything":
+        monkeypatch.setattr(stochastic, "is_accepted", lambda p, q, chance: p == p)
+    drawn = Assistant(tiny_llama(2, vocab_size=8, layers=1, hidden=16))
+    history = [1, 2, 3, *_start(target, way, drawn, options, count).tokens]
+    logits = np.array(target.forward(mx.array([history[:-1]]), target.make_cache())[0], np.float64)
+    expected = [_filter(logits[place - 1], history[:place], options) for place in range(3, len(history))]
+    deviation = deviate(history[3:], expected)
     assert deviation > LIMIT if way == "accept everything" else deviation < LIMIT

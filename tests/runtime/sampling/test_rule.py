@@ -78,6 +78,38 @@ def test_the_fixtures_of_analyze(name: str) -> None:
         assert list(residual) == list(p)  # of no mass, so that nothing can be rejected; p stands in
 
 
+@pytest.mark.parametrize("m", [1, 2, 3])
+@pytest.mark.parametrize("name", FIXTURES)
+def test_the_fixtures_of_analyze_in_longer_blocks(name: str, m: int) -> None:
+    """Every path of a block of which each position has the fixture's p and q."""
+    p, q = FIXTURES[name].p, FIXTURES[name].q
+    table = dict.fromkeys(_histories(len(p), m), p)
+    law = enumerate_round(table, dict.fromkeys(table, q), m, Rule())
+    assert law == {path: mass for path, mass in chain(table, m + 1).items() if mass}
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_the_fixtures_of_analyze_by_the_arrays(name: str) -> None:
+    """What `settle` accepts and draws the rest from, over every token and a grid of chances: the published masses."""
+    p, q = FIXTURES[name].p, FIXTURES[name].q
+    steps = 720
+    accepted, corrected = np.zeros(len(p)), np.zeros(len(p))
+    rows = mx.array([[float(value) for value in p]] * 2), mx.array([[float(value) for value in q]])
+    for token, mass in enumerate(q):
+        for k in range(steps) if mass else ():
+            found = settle(rows[0], mx.array([token]), rows[1], mx.array([(k + 0.5) / steps]))
+            [count], [weights], [is_sound] = (array.tolist() for array in found)
+            share = float(mass) / steps
+            if count:
+                accepted[token] += share
+            else:
+                corrected += share * np.array(weights) / sum(weights)
+            assert is_sound
+    wanted = enumerate_outcomes(p, q)
+    assert accepted == pytest.approx([float(value) for value in wanted[0]], abs=1e-6)
+    assert corrected == pytest.approx([float(value) for value in wanted[1]], abs=1e-6)
+
+
 def test_the_mixture_of_analyze() -> None:
     """A block of two whose q was drawn with a latent, fixed for the round: by each latent the law is the target's."""
     p = {(): MIXTURE.first, **{(a,): MIXTURE.second[a] for a in (0, 1)}}
