@@ -21,6 +21,7 @@ SUMMARIES = {
     "run": "Measure a model with and without drafters; say what pays.",
     "generate": "Answer one prompt, with or without a drafter, and record it.",
     "ncm": "Train and measure a generator with a prefix cache.",
+    "distill": "Let a model write what drafters learn from.",
     "report": "Show what was recorded: the verdict, or another query.",
     "view": "Show it as a live page in the browser; follow a run.",
     "show": "Print a generation, a round or a level a line.",
