@@ -154,6 +154,8 @@ class Teacher:
     def _take_up(self, path: Path) -> int:
         """Check that the folder's data are of this kind, cut off what is no whole batch; return how many are there."""
         found = load_manifest(self._folder, check=False)
+        # How many tokens were asked for decides where to stop, not what is written until then.
+        found.settings["tokens"] = self._manifest.settings["tokens"]
         for name in ("target_digest", "tokenizer_digest", "prompts_digest", "settings"):
             if getattr(found, name) != getattr(self._manifest, name):
                 raise UsageError(

@@ -80,6 +80,26 @@ def _make_assistant(target: Target, *, model: Target | Path | str | None = None)
     return Assistant(model)
 
 
+def _make_ar(target: Target, *, checkpoint: Path | str | None = None) -> Drafter:
+    from runtime.drafters.learned.checkpoints import find_checkpoint, read_checkpoint
+
+    found = read_checkpoint(find_checkpoint("ar", checkpoint), "ar")
+    found.check(target)
+    from runtime.drafters.learned.drafters import LearnedAssistant
+
+    return LearnedAssistant(found.network, found.tokens, found)
+
+
+def _make_blocks(target: Target, *, checkpoint: Path | str | None = None) -> Drafter:
+    from runtime.drafters.learned.checkpoints import find_checkpoint, read_checkpoint
+
+    found = read_checkpoint(find_checkpoint("blocks", checkpoint), "blocks")
+    found.check(target)
+    from runtime.drafters.learned.drafters import Blocks
+
+    return Blocks(found.network, found.tokens, found)
+
+
 _BUILT_IN: dict[str, Factory] = {
     "none": _make_none,
     "oracle": _make_oracle,
@@ -89,6 +109,8 @@ _BUILT_IN: dict[str, Factory] = {
     "assistant": _make_assistant,
     "self-q4": _make_self_q4,
     "self-q3": _make_self_q3,
+    "ar": _make_ar,
+    "blocks": _make_blocks,
 }
 
 
