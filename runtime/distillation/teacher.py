@@ -230,4 +230,4 @@ def _make_jobs(target: MlxTarget, prompts: Sequence[TrainingPrompt], settings: S
 def _describe_machine() -> dict[str, Any]:
     found = msgspec.to_builtins(describe())
     wanted = ("roundscope_version", "python_version", "mlx_version", "cpu", "cores", "blas", "blas_version")
-    return {name: found[name] for name in (*wanted, "blas_threads")}
+    return {name: found.get(name) for name in (*wanted, "blas_threads")}
