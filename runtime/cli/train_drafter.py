@@ -16,7 +16,6 @@ from telemetry.errors import UsageError
 Examples:
   roundscope train-drafter ar
   roundscope train-drafter blocks --data data --out mine.safetensors --set steps=200 --set width=128
-  roundscope run --drafter ar:checkpoint=mine.safetensors
 """
 )
 @click.argument("name")
