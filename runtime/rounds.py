@@ -20,7 +20,8 @@ class Round(msgspec.Struct, frozen=True, gc=False):
     meaning.
 
     `tokens` are the committed ids, `stop` is the id or string that ended the output in this round, `stages`
-    maps a stage to its duration and to the basis it was timed on.
+    maps a stage to its duration and to the basis it was timed on. `proposer` is the part of a composed drafter that
+    proposed.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Round(msgspec.Struct, frozen=True, gc=False):
     rewind_way: Way
     replayed: int
     processed: int
+    proposer: str | None = None
 
 
 class OpenRound:
@@ -62,6 +64,7 @@ class OpenRound:
         "processed",
         "proposal",
         "proposed",
+        "proposer",
         "replayed",
         "requested",
         "rewind_way",
@@ -84,6 +87,7 @@ class OpenRound:
         self.overlap: float | None = None
         self.overlap_positions: int | None = None
         self.drafter_length: int | None = None
+        self.proposer: str | None = None
         self.trim_way: Way = "none"
         self.rewind_way: Way = "none"
         self.stages: dict[str, tuple[int, Basis]] = {}
@@ -136,6 +140,7 @@ class OpenRound:
             self.rewind_way,
             self.replayed,
             self.processed,
+            self.proposer,
         )
 
     def record(self, closed: Round, generation_id: str, anchor_ns: int, *, with_text: bool) -> RoundRecord:
@@ -175,6 +180,7 @@ class OpenRound:
             trim_basis,
             rewind_basis,
             self.drafter_length,
+            self.proposer,
             None if self.stop is None else self.stop.kind,
             list(self.proposal) if with_text else None,
             list(self.tokens) if with_text else None,

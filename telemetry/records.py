@@ -305,6 +305,9 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     drafter_length: Annotated[Count | None, about("positions the drafter's state covers afterwards", "positions")] = (
         None
     )
+    proposer: Annotated[
+        str | None, about("which part of a composed drafter proposed; NULL: none did, or the drafter is not composed")
+    ] = None
     stop_kind: Annotated[StopKind | None, about("what ended the generation in this round")] = None
     proposal: Annotated[list[int] | None, about("the proposed ids; only with --record-text")] = None
     tokens: Annotated[list[int] | None, about("the committed ids; only with --record-text")] = None

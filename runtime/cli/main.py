@@ -21,6 +21,8 @@ SUMMARIES = {
     "run": "Measure a model with and without drafters; say what pays.",
     "generate": "Answer one prompt, with or without a drafter, and record it.",
     "ncm": "Train and measure a generator with a prefix cache.",
+    "distill": "Let a model write what drafters learn from.",
+    "train-drafter": "Train a drafter on what a model wrote.",
     "report": "Show what was recorded: the verdict, or another query.",
     "view": "Show it as a live page in the browser; follow a run.",
     "show": "Print a generation, a round or a level a line.",
@@ -36,7 +38,7 @@ SUMMARIES = {
     "doctor": "Show what this machine offers to speculation.",
 }
 INTERRUPTED = 130
-_MODULES = {"import": "import_", "serve-metrics": "serve_metrics"}
+_MODULES = {"import": "import_", "serve-metrics": "serve_metrics", "train-drafter": "train_drafter"}
 """Modules of commands whose names cannot be names in Python."""
 
 

@@ -49,24 +49,25 @@ def command(
 
     settled = load_config(config)
     path = Path(settled.name + SUFFIX) if out is None else out
-    _check_path(path)
+    check_path(path)
     prepare()
     from runtime.ncm.training.recipe import change_recipe, load_recipe
     from runtime.ncm.training.run import train
 
     recipe = load_recipe(settled.name)
     recipe = change_recipe(recipe, batch=batch, generator_batch=batch, generator_steps=steps, **changes)
-    write_document(train(settled, recipe, path, _describe_command(), resume=resume))
+    write_document(train(settled, recipe, path, describe_command(), resume=resume))
     click.echo(f"wrote {path}; measure it: roundscope ncm run --config {shlex.quote(str(path))}", err=True)
 
 
-def _check_path(path: Path) -> None:
+def check_path(path: Path) -> None:
+    """Raise UsageError if no checkpoint can be written to `path`: `--out`."""
     if path.suffix != SUFFIX:
         raise UsageError(f"--out {path}: a checkpoint's name ends in {SUFFIX}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--out {path}: its folder does not exist")
 
 
-def _describe_command() -> str:
+def describe_command() -> str:
     """The command line that makes the same checkpoint: as typed, less the program's own path and `--resume`."""
     return shlex.join(["roundscope", *(argument for argument in sys.argv[1:] if argument != "--resume")])

@@ -8,11 +8,14 @@ A package offers one by an entry point of the group `roundscope.drafters`:
 whose object is called as `make_mine(target, **options)` and returns a `runtime.protocols.Drafter`. Its keyword
 parameters are the options that a spec may set (`mine:depth=3`), converted as they are annotated: int, float or str.
 A built-in name cannot be taken over.
+
+`A+B` is a drafter as well: A's proposal where it has one, else B's (`runtime.drafters.composed`).
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +83,26 @@ def _make_assistant(target: Target, *, model: Target | Path | str | None = None)
     return Assistant(model)
 
 
+def _make_ar(target: Target, *, checkpoint: Path | str | None = None) -> Drafter:
+    from runtime.drafters.learned.checkpoints import find_checkpoint, read_checkpoint
+
+    found = read_checkpoint(find_checkpoint("ar", checkpoint), "ar")
+    found.check(target)
+    from runtime.drafters.learned.drafters import LearnedAssistant
+
+    return LearnedAssistant(found.network, found.tokens, found)
+
+
+def _make_blocks(target: Target, *, checkpoint: Path | str | None = None) -> Drafter:
+    from runtime.drafters.learned.checkpoints import find_checkpoint, read_checkpoint
+
+    found = read_checkpoint(find_checkpoint("blocks", checkpoint), "blocks")
+    found.check(target)
+    from runtime.drafters.learned.drafters import Blocks
+
+    return Blocks(found.network, found.tokens, found)
+
+
 _BUILT_IN: dict[str, Factory] = {
     "none": _make_none,
     "oracle": _make_oracle,
@@ -89,12 +112,16 @@ _BUILT_IN: dict[str, Factory] = {
     "assistant": _make_assistant,
     "self-q4": _make_self_q4,
     "self-q3": _make_self_q3,
+    "ar": _make_ar,
+    "blocks": _make_blocks,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A drafter's name and the options that its text sets, converted and known to exist."""
+    """A drafter's name and the options that its text sets, converted and known to exist; of `A+B`, those of its parts
+    are in the factory.
+    """
 
     name: str
     options: dict[str, Any]
@@ -107,11 +134,14 @@ def names() -> list[str]:
 
 
 def parse(spec: str) -> Spec:
-    """Read `name` or `name:key=value,key=value`, without needing a target.
+    """Read `name` or `name:key=value,key=value`, or two of them joined by `+`, without needing a target.
 
     Raises UsageError, listing what there is, for an unknown name, an unknown option or a value of another type, and
     RoundscopeError for an entry point that cannot be loaded.
     """
+    first, plus, second = _split(spec)
+    if plus:
+        return _parse_composed(first, second)
     name, colon, text = spec.partition(":")
     factory = _find_factory(name)
     allowed = _list_options(factory)
@@ -140,6 +170,25 @@ def make(spec: str, target: Target, **options: Any) -> Drafter:
             f"what makes the drafter {parsed.name} returned a {type(drafter).__name__} without {', '.join(missing)}"
         )
     return drafter
+
+
+def _split(spec: str) -> tuple[str, str, str]:
+    """The two specs that a `+` joins, or `spec` and nothing: a `+` before no drafter's name is one of a file's name."""
+    for found in re.finditer(r"\+([\w-]+)(?=[:+]|$)", spec):
+        if found[1] in names():
+            return spec[: found.start()], "+", spec[found.start() + 1 :]
+    return spec, "", ""
+
+
+def _parse_composed(first: str, second: str) -> Spec:
+    from runtime.drafters.composed import Composed
+
+    parts = parse(first), parse(second)
+
+    def make_composed(target: Target) -> Drafter:
+        return Composed(*(part.factory(target, **part.options) for part in parts))
+
+    return Spec("+".join(part.name for part in parts), {}, make_composed)
 
 
 def _find_plugins() -> list[EntryPoint]:

@@ -201,6 +201,7 @@ class Speculative:
                 f"{open_round.requested} were asked for"
             )
         open_round.proposed = len(proposal)
+        open_round.proposer = getattr(self.drafter, "proposer", None)
         if not open_round.proposed:
             proposal = _NOTHING
         if isinstance(proposal.tokens, (list, tuple)):

@@ -27,6 +27,7 @@ def open_round() -> OpenRound:
     entry.cache_length, entry.drafter_length = 40, 30
     entry.processed, entry.replayed = 20, 10
     entry.overlap, entry.overlap_positions = 0.75, 2
+    entry.proposer = "suffix"
     entry.outcome = "stop"
     entry.tokens, entry.proposal = [1, 2], [1, 2, 3]
     entry.stop = Stop("end", "stop_string")
@@ -67,6 +68,7 @@ def test_what_the_caller_gets() -> None:
         rewind_way="none",
         replayed=10,
         processed=20,
+        proposer="suffix",
     )
 
 
@@ -102,6 +104,7 @@ def test_what_is_recorded() -> None:
         "trim_basis": "barrier",
         "rewind_basis": None,
         "drafter_length": 30,
+        "proposer": "suffix",
         "stop_kind": "stop_string",
         "proposal": None,
         "tokens": None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -13,9 +13,6 @@ from mlx import nn, optimizers
 from mlx.utils import tree_flatten, tree_unflatten
 
 from runtime.device import barrier, read_floats
-
-if TYPE_CHECKING:
-    from runtime.ncm.training.recipe import Recipe
 
 MAX_NORM = 1.0
 LAST_SHARE = 0.05
@@ -49,6 +46,22 @@ class Stage(Protocol):
         """Whatever follows the optimiser's step."""
 
 
+class Plan(Protocol):
+    """What the loop needs to know of a recipe."""
+
+    @property
+    def seed(self) -> int:
+        """Of all draws."""
+
+    @property
+    def warm_up(self) -> int:
+        """Steps up to the peak learning rate."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Of AdamW."""
+
+
 class Progress:
     """Says on stderr how far a stage is, and keeps its curve: steps and mean losses since the last point."""
 
@@ -77,7 +90,7 @@ class Progress:
 class Trainer:
     """A stage in training: its optimiser and how many steps are done."""
 
-    def __init__(self, stage: Stage, recipe: Recipe) -> None:
+    def __init__(self, stage: Stage, recipe: Plan) -> None:
         self.stage, self.done = stage, 0
         stage.begin()
         self._seed = recipe.seed

@@ -17,7 +17,9 @@ from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.errors import RoundscopeError, UsageError
 from tests.models import tiny_llama
 
-BUILT_IN = ["none", "oracle", "wrong", "prompt-lookup", "suffix", "assistant", "self-q4", "self-q3"]
+TRAINED = ["ar", "blocks"]
+"""Made from checkpoints: learned/test_learned_training.py makes them."""
+BUILT_IN = ["none", "oracle", "wrong", "prompt-lookup", "suffix", "assistant", "self-q4", "self-q3", *TRAINED]
 MODEL = tiny_llama(0, 8)
 TARGET = ScriptedTarget(len, vocab_size=8)
 
@@ -60,8 +62,9 @@ def plugins(monkeypatch):
 
 
 def test_the_built_in_drafters_have_their_names():
-    made = [make(name, MODEL, **({"model": MODEL} if name == "assistant" else {})) for name in BUILT_IN]
-    assert [drafter.name for drafter in made] == names()[: len(BUILT_IN)] == BUILT_IN
+    untrained = [name for name in BUILT_IN if name not in TRAINED]
+    made = [make(name, MODEL, **({"model": MODEL} if name == "assistant" else {})) for name in untrained]
+    assert [drafter.name for drafter in made] + TRAINED == names()[: len(BUILT_IN)] == BUILT_IN
     kinds = [NoDrafter, Oracle, Wrong, PromptLookup, Suffix, Assistant, Requantised, Requantised]
     assert [type(drafter) for drafter in made] == kinds
 

@@ -1,0 +1,75 @@
+"""What a learned drafter is worth on answers that it never saw: greedy agreement, sampled alignment and cost, apart.
+
+Agreement is counted on the target's own histories: Pr(A >= j) of `m` tokens proposed at every position of an answer, as
+a forecast counts it. Alignment is 1 - TV(p, q), the share of drawn proposals that verification accepts, for the next
+token at temperature 1. Cost is the time of one proposal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from runtime.device import barrier, read_floats
+from runtime.distillation import Example
+from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
+from runtime.experiment.forecast import forecast
+from runtime.protocols import Target
+
+LONGEST = 8
+N_TIMED = 30
+
+
+def measure_agreement(
+    drafter: LearnedAssistant | Blocks, answers: Sequence[tuple[Sequence[int], Sequence[int]]]
+) -> dict[str, Any]:
+    """Survival Pr(A >= j) for j from 1 on and the mean of A, over every position of (prompt, output) pairs.
+
+    A position counts for j where j tokens of the answer were still to come.
+    """
+    judged, right = np.zeros(LONGEST), np.zeros(LONGEST)
+    for prompt, output in answers:
+        found = forecast(drafter, drafter.name, prompt, output, "", LONGEST)
+        for position, (offered, accepted) in enumerate(zip(found.offered, found.right, strict=True)):
+            n = min(offered, len(output) - position)
+            judged[:n] += 1
+            right[: min(accepted, n)] += 1
+    survival = [round(float(r / n), 4) for r, n in zip(right, judged, strict=True) if n]
+    return {"n_positions": int(judged[0]), "survival": survival, "mean_accepted": round(sum(survival), 4)}
+
+
+def measure_alignment(drafter: LearnedAssistant | Blocks, target: Target, examples: Sequence[Example]) -> float:
+    """The mean of 1 - TV(p, q) over every position of the outputs, for the next token at temperature 1."""
+    found: list[float] = []
+    ids = mx.array(drafter.tokens.ids)
+    for example in examples:
+        whole, first = [*example.prompt, *example.output], len(example.prompt)
+        p = mx.softmax(target.forward(mx.array(whole[:-1])[None], target.make_cache())[0, first - 1 :], axis=-1)
+        network = drafter.network
+        states = network.walk(mx.array(drafter.tokens.to_subset(whole[:-1]))[None])[0, first - 1 :]
+        q = mx.softmax(network.predict(states), axis=-1)
+        found += read_floats(mx.minimum(p[:, ids], q).sum(axis=-1))
+    return round(float(np.mean(found)), 4)
+
+
+def measure_cost(drafter: LearnedAssistant | Blocks, examples: Sequence[Example]) -> dict[str, float]:
+    """Median milliseconds of a proposal of 1, 4 and 8 tokens (`blocks`: at most a block), one committed token apart."""
+    found = {}
+    for m in (1, 4, 8):
+        seconds = []
+        for example in examples:
+            history = list(example.prompt)
+            drafter.reset(history)
+            for token in example.output[: max(1, N_TIMED // len(examples) + 1)]:
+                start = time.perf_counter()
+                barrier(drafter.propose(history, m).tokens)
+                seconds.append(time.perf_counter() - start)
+                history.append(token)
+                drafter.rewind(min(drafter.length, len(history) - 1))
+        found[f"m={m}"] = round(1000 * median(seconds), 3)
+    return found
