@@ -14,6 +14,7 @@ import duckdb
 from telemetry.archive import ArchivedFile, Manifest, Refused, check_files, list_batches, read_manifest
 from telemetry.bulk import escape_glob
 from telemetry.schema import Layout, layouts, quote, quote_name
+from telemetry.unique import check_unique
 
 
 class Stale(Exception):
@@ -80,6 +81,7 @@ def _insert(con: duckdb.DuckDBPyConnection, archive: Path, manifest: Manifest) -
             files = manifest.files_of(layout.name)
             if files:
                 con.execute(f"INSERT INTO {layout.name} {select_rows(con, archive, layout, files)}")
+        check_unique(con, [each.journal for each in manifest.journals])
         con.commit()
     except (duckdb.ConstraintException, duckdb.ConversionException) as error:
         con.rollback()

@@ -58,6 +58,12 @@ def insert_batches(con: duckdb.DuckDBPyConnection, group: list[Batch], spool: Sp
     _insert_own(con, "journals", list({batch.row.journal: batch.row for batch in group}.values()), spool)
 
 
+def find_origins(group: list[Batch]) -> set[str]:
+    """The journals that gave rows to tables without an index."""
+    kinds = [kind for kind, layout in OPENS.items() if not layout.indexed]
+    return {batch.row.journal for batch in group if any(kind in batch.lines for kind in kinds)}
+
+
 def _insert_rows(
     con: duckdb.DuckDBPyConnection, kind: type[Struct], parts: list[Batch], spool: Spool, carefully: bool
 ) -> list[Rejected]:

@@ -24,6 +24,7 @@ from telemetry.inserting import OPENS, REFUSALS, insert_batches, transaction
 from telemetry.reading import UNREADABLE, Batch, TooNew, decode_line, is_locked, read_journal
 from telemetry.records import SCHEMA_VERSION, JournalRecord
 from telemetry.schema import JournalRow, describe_columns, kind_name
+from telemetry.unique import check_unique
 
 LARGE_BYTES = 8 << 20
 """What is new in a journal from here up is worth it."""
@@ -57,6 +58,7 @@ def load_large(
     for group in _group(_find_large(paths, known, spool)):
         with suppress(Odd, TooNew, OSError, duckdb.IOException, *REFUSALS), _in_no_order(con), transaction(con):
             insert_batches(con, _insert_large(con, group), spool, carefully=False)
+            check_unique(con, {large.path.name for large in group})
         spool.clear()
 
 

@@ -23,11 +23,12 @@ from telemetry.archive_loading import Stale, has_batches, load_batches
 from telemetry.bulk import Spool
 from telemetry.completion import complete_rows
 from telemetry.errors import RoundscopeError
-from telemetry.inserting import REFUSALS, insert_batches, transaction
+from telemetry.inserting import REFUSALS, find_origins, insert_batches, transaction
 from telemetry.journal import SUFFIX
 from telemetry.large import load_large
 from telemetry.reading import BATCH_BYTES, Batch, Replaced, TooNew, is_as_it_was, read_journal
 from telemetry.schema import JournalRow, layouts
+from telemetry.unique import check_unique
 
 GROUPS_AT_ONCE = 16
 """Groups in a transaction. Long ones save DuckDB from writing rows twice, to its log and to its tables."""
@@ -128,9 +129,12 @@ def _load_at_once(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) ->
         while n_done == GROUPS_AT_ONCE:
             n_done = 0
             with transaction(con):
+                journals: set[str] = set()
                 for group in islice(groups, GROUPS_AT_ONCE):
                     insert_batches(con, group, spool, carefully=False)
+                    journals |= find_origins(group)
                     n_done += 1
+                check_unique(con, journals)
     return notes
 
 
@@ -142,6 +146,7 @@ def _load_in_steps(con: duckdb.DuckDBPyConnection, folder: Path, spool: Spool) -
             try:
                 with transaction(con):
                     insert_batches(con, group, spool, carefully=False)
+                    check_unique(con, find_origins(group))
             except REFUSALS:
                 with transaction(con):
                     insert_batches(con, group, spool, carefully=True)

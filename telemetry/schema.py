@@ -89,6 +89,7 @@ class Layout:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     checks: tuple[Check, ...]
+    indexed: bool
 
 
 @cache
@@ -149,7 +150,7 @@ def _lay_out(table: Table, origin: Column) -> Layout:
             columns.setdefault(column.name, column)
     columns.setdefault(origin.name, origin)
     keyed = [columns.pop(name) for name in table.key]
-    return Layout(table.name, _explain(table), (*keyed, *columns.values()), table.key, table.checks)
+    return Layout(table.name, _explain(table), (*keyed, *columns.values()), table.key, table.checks, table.indexed)
 
 
 def _explain(table: Table) -> str:
@@ -208,7 +209,7 @@ def _translate(python_type: Any) -> str:
 
 def _create_table(layout: Layout) -> str:
     parts = [_define(column) for column in layout.columns]
-    if layout.key:
+    if layout.key and layout.indexed:
         parts.append(f"PRIMARY KEY ({', '.join(quote_name(name) for name in layout.key)})")
     parts += [f"CHECK ({check.condition})" for check in layout.checks]
     return f"CREATE TABLE {layout.name} (\n  " + ",\n  ".join(parts) + "\n)"

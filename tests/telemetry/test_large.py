@@ -65,7 +65,7 @@ def load_both(con: duckdb.DuckDBPyConnection, store: Path, *, whole: bool | None
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(large, "LARGE_BYTES", least)
             read = spy(patches, loading, "insert_batches")
-            taken = spy(patches, large, "insert_batches")
+            taken = spy(patches, large, "check_unique")
             load_journals(con, store / FOLDER)
             if whole is not None and least == 1:
                 assert (len(read) == 0, len(taken) > 0) == (whole, whole)
@@ -203,7 +203,7 @@ def test_a_group_that_is_refused_leaves_the_others_whole(
     monkeypatch.setattr(large, "GROUP_BYTES", 1)
     for name in "abc":
         write_lines(tmp_path, [header(), *rounds(name, 9), *([b"rubbish"] if name == "b" else [])], name)
-    taken = spy(monkeypatch, large, "insert_batches")
+    taken = spy(monkeypatch, large, "check_unique")
     tables = load_both(con, tmp_path, whole=None)
     assert len(taken) == 2
     assert (len(tables["rounds"]), len(tables["rejected"])) == (27, 1)
