@@ -68,7 +68,9 @@ def approximate(row: Row) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[1, 2])
 def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
     """A run in a store, and recomputed: two seeds."""
-    simulation = Simulation(n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param)
+    simulation = Simulation(
+        n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=0.003 * (request.param - 1)
+    )
     generations, rounds = simulation.rows()
     damage(generations, rounds)
     with open_store() as con:
@@ -114,3 +116,13 @@ def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     pooled = found[-1]
     assert pooled["boot_low"] == pytest.approx(pooled["speedup_low"], rel=0.05)
     assert pooled["boot_high"] == pytest.approx(pooled["speedup_high"], rel=0.05)
+
+
+def test_contexts_have_a_price_where_they_have_one(simulated: tuple[duckdb.DuckDBPyConnection, Recomputed]) -> None:
+    """In the second run only do rounds get dearer with the context: the slopes that are recomputed are of all kinds."""
+    con, recomputed = simulated
+    found = {row["position_seconds"] for row in as_rows(queries.run(con, "draft_length"))} - {None}
+    if recomputed.runs[0]["seed"] == 1:
+        assert 0.0 in found
+    else:
+        assert min(found) > 1e-4
