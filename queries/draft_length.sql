@@ -29,7 +29,8 @@
 --   predicted_speedup_low: lower end of its 95 % interval over prompts, widened for picking the best of 16 lengths
 --   predicted_speedup_high: upper end of it; the error of the price itself is not in the interval
 --   predicted_verdict: pays, loses or indistinguishable, by that interval; NULL under 5 prompts
---   is_best: the cheapest of m = 1 to 16 that is predicted to pay, or m = 0 where none is; NULL under 5 prompts
+--   is_best: the cheapest of m = 1 to 16 that is predicted to pay, the shorter of equals, or m = 0 where none is; NULL
+--     under 5 prompts
 --   note: why there is no prediction; NULL: there is one
 with recursive
 whole as materialized (
@@ -411,7 +412,9 @@ select
     case
         when n_prompts >= 5
             then m = coalesce(
-                arg_min(m, per_token) filter (where verdict = 'pays' and m <= 16) over (partition by spec, scope), 0
+                arg_min(m, (round(per_token, 3), m)) filter (where verdict = 'pays' and m <= 16)
+                    over (partition by spec, scope),
+                0
             )
     end as is_best,
     case

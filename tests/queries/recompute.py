@@ -111,7 +111,7 @@ class Recomputed:
             if (key := (g["class"], g["prompt_id"], g["repeat"])) in ordinary:
                 found[key[:2]].mine.append(g)
                 found[key[:2]].ordinary.append(ordinary[key])
-        return [found[key] for key in sorted(found)]
+        return [found[key] for key in sorted(found, key=lambda key: (key[0] is None, key[0] or "", key[1]))]
 
     def compare(self, arm: str, scope: str) -> Row:
         """Everything about an arm and class that verdict, break_even and seconds_per_token show."""

@@ -216,7 +216,11 @@ def _judge(
             | {"predicted_seconds_per_token": first["ordinary_seconds_per_token"]},
         )
     paying = [row for row in rows if row["predicted_verdict"] == "pays" and row["m"] <= 16]
-    best = min(paying, key=lambda row: row["predicted_seconds_per_token"])["m"] if paying else 0
+    best = (
+        min(paying, key=lambda row: (round(1e9 * row["predicted_seconds_per_token"], 3), row["m"]))["m"]
+        if paying
+        else 0
+    )
     for row in rows:
         row["is_best"] = None if n < 5 else row["m"] == best
         yield {"drafter": spec, "class": scope, **row}

@@ -106,6 +106,24 @@ def test_two_runs_compared_are_the_recomputed(con: duckdb.DuckDBPyConnection) ->
     assert {row["change"] for row in found} >= {"indistinguishable", "faster"}
 
 
+@pytest.mark.parametrize("singles", [["b"], ["b", "d"], ["b", None], [None, None, None]])
+def test_single_prompts_of_a_class_are_the_recomputed(
+    con: duckdb.DuckDBPyConnection, singles: list[str | None]
+) -> None:
+    """Beside two classes of several prompts: one of a single prompt, two, one and a prompt without any, and three."""
+    simulation = Simulation(classes=("a", "c"), n_prompts=6, tokens=10, noise=0.3)
+    simulation.fill(con)
+    for i, class_ in enumerate(singles):
+        con.execute("update generations set class = ? where prompt_id = ?", [class_, f"a-{i}"])
+    pooled = as_rows(queries.run(con, "verdict"))[-1]
+    expected = Recomputed.read(con, simulation.run_id).compare(pooled["arm"], "all")
+    shown = {"speedup_low": "low", "speedup_high": "high", "more_prompts": "more"}
+    names = ("n_prompts", "df", "verdict", *shown)
+    assert {name: pooled[name] for name in names} == approximate({n: expected[shown.get(n, n)] for n in names})
+    assert pooled["n_prompts"] == 12
+    assert 1 <= pooled["df"] < 11
+
+
 def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     simulation = Simulation(classes=("copy", "list"), n_prompts=47, tokens=10, noise=0.3)
     simulation.fill(con)
