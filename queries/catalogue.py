@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from telemetry.errors import UsageError
 
-VIEWS = ("views.sql", "machine_views.sql", "ncm_views.sql")
+VIEWS = ("intervals.sql", "views.sql", "machine_views.sql", "ncm_views.sql")
 """The shared views, in the order in which they are made."""
 _ENTRY = re.compile(r"(?P<name>\w+): (?P<meaning>.*)")
 _UNIT = re.compile(r"(?P<meaning>.*) \[(?P<unit>[^]]+)\]")

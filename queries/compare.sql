@@ -15,7 +15,7 @@
 --   seconds_per_token_a: sum of T_round over the sum of committed tokens in run_a, repeats averaged [s]
 --   seconds_per_token_b: the same in run_b [s]
 --   ratio: run_b's seconds per token over run_a's
---   ratio_low: lower end of its 95 % interval: delta method, Student's t over prompts
+--   ratio_low: lower end of its 95 % interval: delta method, Student's t over prompts within their classes
 --   ratio_high: upper end of it
 --   change: faster, slower or indistinguishable, by that interval; NULL under 5 prompts, and on another machine
 --   speedup_a: ordinary's seconds per token over the arm's, in run_a on these prompts; NULL: ordinary decoding
@@ -96,6 +96,7 @@ pairs as (
         a.drafter,
         a.draft_length,
         case when s.pooled then 'all' else a.class end as scope,
+        a.class,
         a.t as t_a,
         a.committed as c_a,
         a.n_rounds as r_a,
@@ -135,12 +136,23 @@ pairs as (
 influences as (
     select
         *,
+        stratum(class, count(*) over (partition by arm, drafter, draft_length, scope, class)) as stratum,
         t_b / nullif(avg(t_b) over g, 0) - c_b / nullif(avg(c_b) over g, 0)
         - t_a / nullif(avg(t_a) over g, 0) + c_a / nullif(avg(c_a) over g, 0) as d,
         ot_b / nullif(avg(ot_b) over g, 0) - oc_b / nullif(avg(oc_b) over g, 0)
         - ot_a / nullif(avg(ot_a) over g, 0) + oc_a / nullif(avg(oc_a) over g, 0) as ordinary_d
     from pairs
     window g as (partition by arm, drafter, draft_length, scope)
+),
+
+varied as (
+    select
+        *,
+        count(*) over s as n_alike,
+        stratum_spread(count(*) over s, var_samp(d) over s, d) as v,
+        stratum_spread(count(*) over s, var_samp(ordinary_d - d) over s, ordinary_d - d) as speedup_v
+    from influences
+    window s as (partition by arm, drafter, draft_length, scope, stratum)
 ),
 
 sums as (
@@ -158,9 +170,9 @@ sums as (
         sum(accepted_b) / nullif(sum(r_b), 0) as accepted_b,
         max(peak_a) as peak_a,
         max(peak_b) as peak_b,
-        t_975(count(*) - 1) * stddev_samp(d) / sqrt(count(*)) as half_width,
-        t_975(count(*) - 1) * stddev_samp(ordinary_d - d) / sqrt(count(*)) as speedup_half_width
-    from influences
+        t_975(degrees_of_freedom(v, n_alike)) * standard_error(v, n_alike) as half_width,
+        t_975(degrees_of_freedom(speedup_v, n_alike)) * standard_error(speedup_v, n_alike) as speedup_half_width
+    from varied
     group by all
 ),
 

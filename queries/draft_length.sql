@@ -16,18 +16,21 @@
 --   predicted_accepted: tokens accepted in them [tokens]
 --   measured_accepted: tokens accepted in the measured ones [tokens]
 --   predicted_committed: tokens committed in the replayed rounds [tokens]
---   predicted_seconds_per_token: replayed rounds at the price of a round with so many proposed tokens: drafting as it
---     was measured, and a straight line over what a forward of that width cost after the run, at the contexts measured
---     there on average [s]
+--   predicted_seconds_per_token: replayed rounds at the price of a round with so many proposed tokens in its context:
+--     drafting as it was measured, and least squares over what a forward of that width cost after the run and over the
+--     context of the round [s]
 --   priced_on: rounds that the line was fitted to: 'other lengths', or 'this length' where no other ran: then what was
 --     measured is no check of it
+--   position_seconds: what a further position of context adds to a round in that price, by ordinary steps and those
+--     rounds; 0: they got no dearer; NULL: contexts vary too little to tell, and the price is that of one context [s]
 --   measured_seconds_per_token: of the arm that ran at it [s]
 --   ordinary_seconds_per_token: ordinary decoding's on the same prompts [s]
 --   predicted_speedup: ordinary's over the predicted
 --   predicted_speedup_low: lower end of its 95 % interval over prompts, widened for picking the best of 16 lengths
 --   predicted_speedup_high: upper end of it; the error of the price itself is not in the interval
 --   predicted_verdict: pays, loses or indistinguishable, by that interval; NULL under 5 prompts
---   is_best: the cheapest of m = 1 to 16 that is predicted to pay, or m = 0 where none is; NULL under 5 prompts
+--   is_best: the cheapest of m = 1 to 16 that is predicted to pay, the shorter of equals, or m = 0 where none is; NULL
+--     under 5 prompts
 --   note: why there is no prediction; NULL: there is one
 with recursive
 whole as materialized (
@@ -50,6 +53,7 @@ outputs as materialized (
         f.generation_id,
         f.spec,
         f.longest,
+        f.prompt_tokens,
         g.prompt_id,
         g.class
     from forecasts as f
@@ -104,8 +108,9 @@ drafting as (
     group by all
 ),
 
--- Milliseconds of every measured round without drafting (y), and what its forward cost in the calibration (x); without
--- one, its width. Sums and products of them by draft length are enough for a straight line over any choice of lengths.
+-- Milliseconds of every measured round without drafting (y), what its forward cost in the calibration (x; without one,
+-- its width), and the positions that stood before it (c). Sums and products of them by draft length are enough for
+-- least squares over any choice of lengths.
 moments as (
     select
         a.spec,
@@ -114,7 +119,11 @@ moments as (
         sum(x.x) as sum_x,
         sum(y.y) as sum_y,
         sum(x.x * x.x) as sum_xx,
-        sum(x.x * y.y) as sum_xy
+        sum(x.x * y.y) as sum_xy,
+        sum(c.c) as sum_c,
+        sum(c.c * c.c) as sum_cc,
+        sum(c.c * x.x) as sum_cx,
+        sum(c.c * y.y) as sum_cy
     from rounds as r
     inner join whole as a on r.generation_id = a.generation_id
     left join drafting as d on a.spec = d.spec
@@ -122,9 +131,20 @@ moments as (
         lateral (select coalesce(v.ns / 1e6, r.proposed + 1) as x) as x,
         lateral (
             select (r.t_round_ns - greatest(coalesce(d.base + d.per_token * r.proposed, 0), 0)) / 1e6 as y
-        ) as y
+        ) as y,
+        lateral (select (r.cache_length - r.committed)::double as c) as c
     where a.drafter is not null
     group by all
+),
+
+-- Ordinary steps say how time grows with the context too; how long one takes is their own.
+steps as (
+    select
+        coalesce(regr_sxx(r.t_round_ns / 1e6, r.cache_length - r.committed), 0) as cc,
+        coalesce(regr_sxy(r.t_round_ns / 1e6, r.cache_length - r.committed), 0) as cy
+    from rounds as r
+    inner join whole as a on r.generation_id = a.generation_id
+    where a.drafter is null
 ),
 
 -- A length is priced on the rounds of all others, so that what was measured at it is a check of the price.
@@ -133,32 +153,56 @@ chosen as (
         o.spec,
         o.m,
         bool_and(k.m <> o.m) as has_others,
+        sum(k.n) as n,
         sum(k.sum_x) / sum(k.n) as x,
         sum(k.sum_y) / sum(k.n) as y,
-        sum(k.sum_xx) / sum(k.n) as xx,
-        sum(k.sum_xy) / sum(k.n) as xy
+        sum(k.sum_c) / sum(k.n) as c,
+        sum(k.sum_xx) as sum_xx,
+        sum(k.sum_xy) as sum_xy,
+        sum(k.sum_cc) as sum_cc,
+        sum(k.sum_cx) as sum_cx,
+        sum(k.sum_cy) as sum_cy
     from (select distinct spec, unnest(range(1, longest + 1)) as m from outputs) as o
     inner join (select *, count(*) over (partition by spec) as n_lengths from moments) as k
         on o.spec = k.spec and (o.m <> k.m or k.n_lengths = 1)
     group by o.spec, o.m
 ),
 
--- A round takes `scale` times its forward in the calibration, a constant, and drafting. Where widths or times do not
--- vary enough to tell, it takes the forward once.
+-- About their means; of contexts, ordinary steps' about theirs among them.
+spreads as (
+    select
+        c.* exclude (sum_xx, sum_xy, sum_cc, sum_cx, sum_cy),
+        c.sum_xx - c.n * c.x * c.x as xx,
+        c.sum_xy - c.n * c.x * c.y as xy,
+        c.sum_cx - c.n * c.c * c.x as cx,
+        c.sum_cc - c.n * c.c * c.c + s.cc as cc,
+        c.sum_cy - c.n * c.c * c.y + s.cy as cy,
+        xx > 1e-9 * c.n * c.x * c.x as has_widths,
+        cc > 1e-9 * c.n * c.c * c.c as has_contexts
+    from chosen as c
+    cross join steps as s
+),
+
+-- A round takes `scale` times its forward in the calibration, `slope` for every position of context, a constant, and
+-- drafting. Where widths or times do not vary enough to tell, it takes the forward once; where contexts do not, or only
+-- as widths do, there is no slope.
 prices as (
     select
         c.spec,
         c.m,
         c.has_others,
         case
-            when c.xx - c.x * c.x > 1e-9 * c.x * c.x and c.xy > c.x * c.y
-                then (c.xy - c.x * c.y) / (c.xx - c.x * c.x)
-            else 1
-        end as scale,
-        c.y - scale * c.x as base,
+            when not c.has_contexts then null
+            when not c.has_widths then greatest(c.cy / c.cc, 0)
+            when c.xx * c.cc - c.cx * c.cx > 1e-6 * c.xx * c.cc
+                then greatest((c.xx * c.cy - c.cx * c.xy) / (c.xx * c.cc - c.cx * c.cx), 0)
+        end as slope,
+        c.xy - coalesce(slope, 0) * c.cx as left_xy,
+        case when c.has_widths and left_xy > 0 then left_xy / c.xx else 1 end as scale,
+        c.y - scale * c.x - coalesce(slope, 0) * c.c as base,
         coalesce(d.base, 0) as draft_base,
         coalesce(d.per_token, 0) as draft_per_token
-    from chosen as c
+    from spreads as c
     left join drafting as d on c.spec = d.spec
 ),
 
@@ -168,6 +212,7 @@ counted as (
         m,
         proposed,
         count(*) as n_rounds,
+        sum((place & 4294967295) - committed) as sum_position,
         sum(accepted) as accepted,
         sum(committed) as committed
     from replayed
@@ -186,10 +231,14 @@ predicted as (
         sum(r.accepted) as accepted,
         sum(r.committed)::double as committed,
         any_value(c.has_others) as has_others,
+        any_value(c.slope) as slope,
         sum(
-            r.n_rounds * greatest(
-                1e6 * (c.scale * coalesce(v.ns / 1e6, r.proposed + 1) + c.base)
-                + greatest(c.draft_base + c.draft_per_token * r.proposed, 0),
+            greatest(
+                r.n_rounds * (
+                    1e6 * (c.scale * coalesce(v.ns / 1e6, r.proposed + 1) + c.base)
+                    + greatest(c.draft_base + c.draft_per_token * r.proposed, 0)
+                )
+                + 1e6 * coalesce(c.slope, 0) * (r.sum_position + r.n_rounds * (o.prompt_tokens - 1)),
                 0
             )
         ) as t
@@ -243,12 +292,14 @@ per_prompt as (
         p.spec,
         p.m,
         case when s.pooled then 'all' else p.class end as scope,
+        p.class,
         p.n_rounds,
         p.proposed,
         p.accepted,
         p.committed,
         p.t,
         p.has_others,
+        p.slope,
         o.t as ordinary_t,
         o.committed as ordinary_committed,
         x.n_rounds as measured_rounds,
@@ -265,12 +316,22 @@ per_prompt as (
 influences as (
     select
         *,
+        stratum(class, count(*) over (partition by spec, m, scope, class)) as stratum,
         ordinary_t / nullif(avg(ordinary_t) over g, 0)
         - ordinary_committed / nullif(avg(ordinary_committed) over g, 0)
         - t / nullif(avg(t) over g, 0)
         + committed / nullif(avg(committed) over g, 0) as d
     from per_prompt
     window g as (partition by spec, m, scope)
+),
+
+varied as (
+    select
+        *,
+        count(*) over s as n_alike,
+        stratum_spread(count(*) over s, var_samp(d) over s, d) as v
+    from influences
+    window s as (partition by spec, m, scope, stratum)
 ),
 
 sums as (
@@ -288,11 +349,12 @@ sums as (
         sum(t) / nullif(sum(committed), 0) as per_token,
         case when bool_and(has_others) then 'other lengths' when bool_or(not has_others) then 'this length' end
             as priced_on,
+        any_value(slope) as slope,
         case when count(measured_rounds) = count(*) then sum(measured_t) / nullif(sum(measured_committed), 0) end
             as measured_per_token,
         sum(ordinary_t) / nullif(sum(ordinary_committed), 0) as ordinary_per_token,
-        t_975_of_16(count(*) - 1) * stddev_samp(d) / sqrt(count(*)) as half_width
-    from influences
+        t_975_of_16(degrees_of_freedom(v, n_alike)) * standard_error(v, n_alike) as half_width
+    from varied
     group by all
 ),
 
@@ -346,6 +408,7 @@ select
     predicted_committed,
     per_token / 1e9 as predicted_seconds_per_token,
     priced_on,
+    slope / 1e3 as position_seconds,
     measured_per_token / 1e9 as measured_seconds_per_token,
     ordinary_per_token / 1e9 as ordinary_seconds_per_token,
     speedup as predicted_speedup,
@@ -355,7 +418,9 @@ select
     case
         when n_prompts >= 5
             then m = coalesce(
-                arg_min(m, per_token) filter (where verdict = 'pays' and m <= 16) over (partition by spec, scope), 0
+                arg_min(m, (round(per_token, 3), m)) filter (where verdict = 'pays' and m <= 16)
+                    over (partition by spec, scope),
+                0
             )
     end as is_best,
     case

@@ -118,7 +118,7 @@ def _find_obstacle(row: Row) -> str | None:
 
 
 def _measure(con: DuckDBPyConnection, row: Row, confidence: float) -> Measured:
-    df = row["n_prompts"] - 1
+    df = row["df"]
     [(t_975,)] = con.execute("SELECT t_975(?)", [df]).fetchall()
     error = math.log(row["speedup_high"] / row["speedup_low"]) / 2 / t_975
     half = t_quantile((1 + confidence) / 2, df) * error

@@ -16,9 +16,12 @@
 --   n_prompts: prompts that both arms completed with the same repeats, fused and without warm-up
 --   verdict: pays, loses or indistinguishable, by the 95 % interval of the speedup; NULL: none, and `note` says why
 --   speedup: ordinary's seconds per committed token over this arm's, each a ratio of sums over the prompts
---   speedup_low: lower end of its 95 % interval: delta method, Student's t over prompts
+--   speedup_low: lower end of its 95 % interval: delta method, Student's t over prompts; over all classes for prompts
+--     in these proportions, the chance being in the prompts of each class and not in which classes there are
 --   speedup_high: upper end of it
---   boot_low: the same by a percentile bootstrap over prompts; NULL under 48 prompts, where that is too narrow
+--   df: degrees of freedom of Student's t in it: n_prompts - 1, over several classes Satterthwaite's
+--   boot_low: the same by a percentile bootstrap over the prompts of each class; NULL under 48 prompts, where that is
+--     too narrow
 --   boot_high: upper end of it
 --   seconds_per_token: seconds per committed token of this arm [s]
 --   ordinary_seconds_per_token: ordinary decoding's on the same prompts [s]
@@ -36,7 +39,7 @@ with compared as materialized (
     where drafter is not null
 ),
 
--- A percentile bootstrap draws whole prompts, so that repeats stay in their prompt.
+-- A percentile bootstrap draws whole prompts, so that repeats stay in their prompt, each from those of its own class.
 groups as materialized (
     select
         arm,
@@ -52,20 +55,35 @@ groups as materialized (
 numbered as materialized (
     select
         s.g,
-        s.n_prompts,
         s.i,
         s.prompt.ordinary_t,
         s.prompt.ordinary_committed,
         s.prompt.total_t,
-        s.prompt.total_committed
+        s.prompt.total_committed,
+        min(s.i) over c as first_alike,
+        count(*) over c as n_alike
     from (
         select
             g,
-            n_prompts,
             unnest(range(n_prompts)) as i,
             unnest(samples) as prompt
         from groups
     ) as s
+    window c as (partition by s.g, s.prompt.stratum)
+),
+
+-- Arms and classes whose prompts are divided alike share the weights of a resample.
+layouts as materialized (
+    select
+        g,
+        dense_rank() over (order by layout) as layout
+    from (
+        select
+            g,
+            list([first_alike, n_alike] order by i) as layout
+        from numbered
+        group by g
+    )
 ),
 
 -- md5 gives the same draws in every version and thread, which random() does not; its 32 digits make four draws. An arm
@@ -88,12 +106,20 @@ draws as materialized (
 
 weights as (
     select
-        s.n_prompts,
+        s.layout,
         d.b,
-        d.draw % s.n_prompts as i,
+        s.first_alike + d.draw % s.n_alike as i,
         count(*)::double as w
-    from (select distinct n_prompts from groups) as s
-    inner join draws as d on s.n_prompts > d.k
+    from (
+        select distinct
+            l.layout,
+            n.i,
+            n.first_alike,
+            n.n_alike
+        from numbered as n
+        inner join layouts as l on n.g = l.g
+    ) as s
+    inner join draws as d on s.i = d.k
     group by all
 ),
 
@@ -103,8 +129,9 @@ resampled as (
         w.b,
         (sum(w.w * p.ordinary_t) / sum(w.w * p.ordinary_committed))
         / (sum(w.w * p.total_t) / sum(w.w * p.total_committed)) as speedup
-    from weights as w
-    inner join numbered as p on w.n_prompts = p.n_prompts and w.i = p.i
+    from layouts as l
+    inner join weights as w on l.layout = w.layout
+    inner join numbered as p on l.g = p.g and w.i = p.i
     group by all
 ),
 
@@ -132,6 +159,7 @@ select
     c.speedup,
     c.speedup_low,
     c.speedup_high,
+    c.df,
     b.boot_low,
     b.boot_high,
     c.per_token / 1e9 as seconds_per_token,

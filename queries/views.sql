@@ -1,64 +1,6 @@
--- Shared meaning of the queries, each once: which generations count, how prompts are paired, what a verdict is.
+-- Shared meaning of the queries, each once: which generations count, how prompts are paired, what arms are compared by.
 -- queries.install_views() runs these statements: kept in a database that can be written, temporary in one that cannot.
 -- Times are double nanoseconds until a query shows them.
-
--- The 0.975 quantile of Student's t, absolute error below 1e-7. From 31 degrees of freedom on it is the
--- Cornish-Fisher expansion about z = 1.95996... (Abramowitz and Stegun 26.7.5), whose terms are numbers for a fixed z.
-create or replace macro t_975(df) as (
-    case
-        when df < 1 then null
-        when df <= 30
-            then ([
-                12.7062047362, 4.3026527297, 3.1824463053, 2.7764451052, 2.5705818356, 2.4469118511,
-                2.3646242516, 2.3060041352, 2.2621571628, 2.2281388520, 2.2009851601, 2.1788128297,
-                2.1603686565, 2.1447866879, 2.1314495456, 2.1199052992, 2.1098155778, 2.1009220402,
-                2.0930240544, 2.0859634473, 2.0796138447, 2.0738730679, 2.0686576104, 2.0638985616,
-                2.0595385528, 2.0555294386, 2.0518305165, 2.0484071418, 2.0452296421, 2.0422724563
-            ]::double[])[df]
-        else
-            1.959963984540054
-            + (2.372271230299 + (2.822498615740 + (2.555849679508 + 1.589534053394 / df) / df) / df) / df
-    end
-);
-
--- The quantile of Student's t at 1 - 0.025 / 16: what t_975 is for one comparison, for the best of 16 (Bonferroni).
-create or replace macro t_975_of_16(df) as (
-    case
-        when df < 1 then null
-        when df <= 30
-            then ([
-                203.7166909088, 17.8465902198, 8.7676328891, 6.3642854006, 5.3259203202, 4.7604316095,
-                4.4083653212, 4.1693229819, 3.9969024388, 3.8668815891, 3.7654430289, 3.6841535167,
-                3.6175847817, 3.5620894950, 3.5151287168, 3.4748818870, 3.4400102516, 3.4095077814,
-                3.3826041001, 3.3586994536, 3.3373200486, 3.3180866963, 3.3006923645, 3.2848858210,
-                3.2704595278, 3.2572405513, 3.2450836484, 3.2338659441, 3.2234827906, 3.2138445119
-            ]::double[])[df]
-        else
-            2.9551668474978343
-            + (7.190667929713 + (16.131996985035 + (27.555293853122 + 34.363041180973 / df) / df) / df) / df
-    end
-);
-
--- Fewest prompts like these at which the interval would leave ln S = 0 out. t falls with n, so the search starts where
--- the normal quantile would do; t never needs more than a handful beyond that. NULL where there is no effect to settle.
-create or replace macro prompts_to_settle(log_speedup, sd) as (
-    select min(n)
-    from (
-        select r.k + 2 + floor(least(pow(1.959963984540054 * sd / nullif(log_speedup, 0), 2), 1e9))::bigint as n
-        from range(-1, 12) as r (k)
-    )
-    where t_975(n - 1) * sd / sqrt(n) < abs(log_speedup)
-);
-
--- What the 95 % interval of a speedup says: ln S +- half_width, over n clusters that are independent of each other.
-create or replace macro judge(n, log_speedup, half_width) as (
-    case
-        when n < 5 then null
-        when log_speedup > half_width then 'pays'
-        when -log_speedup > half_width then 'loses'
-        when abs(log_speedup) <= half_width then 'indistinguishable'
-    end
-);
 
 -- Total, tails and longest of a duration over rows.
 create or replace macro spread(ns) as (
@@ -346,18 +288,28 @@ from scopes
 group by all;
 
 -- Every arm against ordinary decoding: one row per arm and scope, a verdict with what it stands on. The interval is
--- exp(ln S +- t(n-1) sd(d) / sqrt(n)), with d the influence of each prompt on ln S (delta method). `samples` are the
--- sums of each prompt, in the order of class and prompt.
+-- exp(ln S +- t(df) standard error), with d the influence of each prompt on ln S (delta method), over several classes
+-- that of a stratified sample. `samples` are the sums of each prompt and its stratum, in the order of these.
 create or replace view comparisons as
 with influences as (
     select
         *,
+        stratum(class, count(*) over (partition by arm, drafter, draft_length, scope, class)) as stratum,
         ordinary_t / nullif(avg(ordinary_t) over g, 0)
         - ordinary_committed / nullif(avg(ordinary_committed) over g, 0)
         - total_t / nullif(avg(total_t) over g, 0)
         + total_committed / nullif(avg(total_committed) over g, 0) as d
     from prompt_pairs
     window g as (partition by arm, drafter, draft_length, scope)
+),
+
+varied as (
+    select
+        *,
+        count(*) over s as n_alike,
+        stratum_spread(count(*) over s, var_samp(d) over s, d) as v
+    from influences
+    window s as (partition by arm, drafter, draft_length, scope, stratum)
 ),
 
 sums as (
@@ -380,17 +332,19 @@ sums as (
         sum(total_t) / nullif(sum(total_committed), 0) as per_token,
         sum(ordinary_t) / nullif(sum(ordinary_committed), 0) as ordinary_per_token,
         sum(ordinary_t) / nullif(sum(ordinary_n_rounds), 0) as ordinary_per_step,
-        stddev_samp(d) as sd,
+        standard_error(v, n_alike) as error,
+        degrees_of_freedom(v, n_alike) as df,
         list(
             struct_pack(
+                stratum := stratum,
                 ordinary_t := ordinary_t,
                 ordinary_committed := ordinary_committed,
                 total_t := total_t,
                 total_committed := total_committed
             )
-            order by class, prompt_id
+            order by stratum, class, prompt_id
         ) as samples
-    from influences
+    from varied
     group by all
 ),
 
@@ -399,7 +353,7 @@ intervals as (
         *,
         ordinary_per_token / nullif(per_token, 0) as speedup,
         ln(nullif(ordinary_per_token, 0) / nullif(per_token, 0)) as log_speedup,
-        t_975(n_prompts - 1) * sd / sqrt(n_prompts) as half_width
+        t_975(df) * error as half_width
     from sums
 ),
 
@@ -446,7 +400,7 @@ limits as (
         -- Where nothing was proposed the arms do the same, and no number of prompts settles a difference.
         case
             when verdict = 'indistinguishable' and (total_proposed > 0 or draft_length = 0)
-                then prompts_to_settle(log_speedup, sd) - n_prompts
+                then prompts_to_settle(log_speedup, error * sqrt(n_prompts), n_prompts - df) - n_prompts
         end as n_more
     from savings
 ),
@@ -487,6 +441,7 @@ select
     l.speedup,
     l.speedup_low,
     l.speedup_high,
+    l.df,
     l.drafting_share,
     l.verdict,
     l.samples,

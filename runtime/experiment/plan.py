@@ -26,7 +26,7 @@ from telemetry.records import Coupling, Timing
 
 ORDINARY = "ordinary"
 MIN_PROMPTS = 5
-"""Prompts that a verdict takes, in a class as over all (queries/views.sql)."""
+"""Prompts that a verdict takes, in a class as over all (queries/intervals.sql)."""
 
 ATTRIBUTED_PER_CLASS = 2
 """Prompts of each class that the attributed pass takes: enough for stage shares, which vary little between prompts."""

@@ -15,7 +15,7 @@ from functools import cached_property
 
 import duckdb
 
-from tests.queries.intervals import bootstrap, t_975
+from tests.queries.intervals import bootstrap, find_error, t_975
 from tests.queries.simulate import Row
 
 STAGES = ("draft", "verify", "synchronize", "trim", "rewind")
@@ -111,7 +111,7 @@ class Recomputed:
             if (key := (g["class"], g["prompt_id"], g["repeat"])) in ordinary:
                 found[key[:2]].mine.append(g)
                 found[key[:2]].ordinary.append(ordinary[key])
-        return [found[key] for key in sorted(found)]
+        return [found[key] for key in sorted(found, key=lambda key: (key[0] is None, key[0] or "", key[1]))]
 
     def compare(self, arm: str, scope: str) -> Row:
         """Everything about an arm and class that verdict, break_even and seconds_per_token show."""
@@ -126,20 +126,25 @@ class Recomputed:
         prompts = zip(t_o, c_o, t_s, c_s, strict=True)
         d = [o / mean[0] - p / mean[1] - s / mean[2] + q / mean[3] for o, p, s, q in prompts]
         per_token, ordinary = sum(t_s) / sum(c_s), sum(t_o) / sum(c_o)
-        log_speedup, sd = math.log(ordinary / per_token), statistics.stdev(d)
-        half = t_975(n - 1) * sd / math.sqrt(n)
+        classes = [pair.mine[0]["class"] for pair in pairs]
+        log_speedup, error = math.log(ordinary / per_token), find_error(d, classes)
+        half, sd, lost = error.half_width(), error.value * math.sqrt(n), n - error.df
         verdict = "pays" if log_speedup > half else "loses" if log_speedup < -half else "indistinguishable"
         more = None
         drafted = self.total(mine, "proposed") > 0 or mine[0]["draft_length"] == 0
         if verdict == "indistinguishable" and log_speedup and drafted:
-            more = bisect(range(n, n + 10_001), True, key=lambda k: t_975(k - 1) * sd / math.sqrt(k) < abs(log_speedup))
+            more = bisect(
+                range(n, n + 10_001), True, key=lambda k: t_975(k - lost) * sd / math.sqrt(k) < abs(log_speedup)
+            )
             more = more if more <= 10_000 else None
         return {
             "n_prompts": n,
             "n_rounds": n_rounds,
             "mine": mine,
             "ordinary": [g for pair in pairs for g in pair.ordinary],
+            "df": error.df,
             "samples": (t_s, c_s, t_o, c_o),
+            "classes": classes,
             "committed": sum(c_s),
             "accepted": self.total(mine, "accepted"),
             "t": sum(t_s),
@@ -182,7 +187,7 @@ class Recomputed:
             if generation["drafter"] is None:
                 continue
             found = self.compare(generation["arm"], scope)
-            boot_low, boot_high = bootstrap(found["samples"], seed, resamples)
+            boot_low, boot_high = bootstrap(found["samples"], found["classes"], seed, resamples)
             outputs = [
                 (g["equal"], bool(g.get("near_tie")))
                 for g in self.generations
@@ -196,6 +201,7 @@ class Recomputed:
                 "speedup": found["ordinary_per_token"] / found["per_token"],
                 "speedup_low": found["low"],
                 "speedup_high": found["high"],
+                "df": found["df"],
                 "boot_low": boot_low,
                 "boot_high": boot_high,
                 "seconds_per_token": found["per_token"] / 1e9,

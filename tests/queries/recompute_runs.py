@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.queries.intervals import t_975
+from tests.queries.intervals import find_error
 from tests.queries.recompute import Recomputed
 from tests.queries.simulate import Row
 
@@ -79,11 +79,12 @@ def compare(a: Recomputed, b: Recomputed) -> Iterator[Row]:
         base = [[of[key] for key in keys] for of in ordinary]
         per_token = [_per_token(of) for of in mine]
         d, base_d = _influences(*mine), _influences(*base)
-        ratio, half = per_token[1] / per_token[0], _half_width(d)
+        classes = [class_ for class_, *_ in keys]
+        ratio, half = per_token[1] / per_token[0], find_error(d, classes).half_width()
         change = "slower" if math.log(ratio) > half else "faster" if -math.log(ratio) > half else "indistinguishable"
         speedups = [_per_token(o) / _per_token(s) for o, s in zip(base, mine, strict=True)]
         gain = speedups[1] / speedups[0]
-        gain_half = _half_width([o - s for o, s in zip(base_d, d, strict=True)])
+        gain_half = find_error([o - s for o, s in zip(base_d, d, strict=True)], classes).half_width()
         shown = (*speedups, gain, gain * math.exp(-gain_half), gain * math.exp(gain_half))
         names = ("speedup_a", "speedup_b", "speedup_ratio", "speedup_ratio_low", "speedup_ratio_high")
         yield {
@@ -117,7 +118,3 @@ def _influences(a: list[Work], b: list[Work]) -> list[float]:
         y.t / means[2] - y.committed / means[3] - x.t / means[0] + x.committed / means[1]
         for x, y in zip(a, b, strict=True)
     ]
-
-
-def _half_width(d: list[float]) -> float:
-    return t_975(len(d) - 1) * statistics.stdev(d) / math.sqrt(len(d))

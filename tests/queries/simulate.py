@@ -22,6 +22,7 @@ from telemetry.schema import create_schema
 Row = dict[str, Any]
 STEP_NS = 50_000_000
 """Time of one ordinary step."""
+PROMPT_TOKENS = 20
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Arm:
 class Simulation:
     """A run: `n_prompts` of each class by every arm, `repeats` times, and once more attributed where asked.
 
-    `longest` is the longest draft length that is forecast.
+    `longest` is the longest draft length that is forecast. `growth` is what each position of context adds to a forward,
+    as a part of a step.
     """
 
     classes: Sequence[str] = ("copy", "list", "write")
@@ -69,6 +71,7 @@ class Simulation:
     seed: int = 0
     run_id: str = "run-1"
     longest: int = 8
+    growth: float = 0.0
 
     def run_row(self) -> Row:
         """The row of `runs`."""
@@ -149,7 +152,7 @@ class Simulation:
             "draft_length": arm.draft_length,
             "pipelined": arm.drafter is None,
             "model": "scripted",
-            "prompt_tokens": 20,
+            "prompt_tokens": PROMPT_TOKENS,
             "cached_tokens": 0,
             "max_tokens": self.tokens,
             "n_processors": 0,
@@ -196,7 +199,8 @@ class Simulation:
         noisy = speed * chance.lognormvariate(0, self.noise)
         barrier = 1.1 if timing == "attributed" else 1.0
         draft = int(arm.draft_ns * proposed * barrier)
-        verify = int(STEP_NS * (1 + arm.widening * proposed) * noisy * barrier)
+        before = PROMPT_TOKENS + self.tokens - budget - 1
+        verify = int(STEP_NS * (1 + arm.widening * proposed + self.growth * before) * noisy * barrier)
         trim = 1_000 if accepted < proposed else 0
         spent, launched = (verify, 0) if timing == "attributed" else (verify // 50, verify - verify // 50)
         return {
@@ -210,7 +214,7 @@ class Simulation:
             "width": proposed + 1,
             "processed": 0,
             "syncs": 1,
-            "cache_length": 20 + budget,
+            "cache_length": before + accepted + (not ended),
             "trim_way": "trim" if trim else "none",
             "replayed": 0,
             "rewind_way": "trim" if trim and left % 2 else "none",
@@ -247,7 +251,7 @@ class Simulation:
                         "longest": self.longest,
                         "journal": "a",
                     }
-                    yield row | {"prompt_tokens": 20, "offered": offered, "right": right}
+                    yield row | {"prompt_tokens": PROMPT_TOKENS, "offered": offered, "right": right}
 
     def verify_costs(self) -> Iterator[Row]:
         """What verification costs by width, at two contexts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import queries
 from runtime.experiment.execution import Execution
 from runtime.experiment.plan import Plan, make_plan
+from runtime.workloads import Workload
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
 from telemetry.store import connect
@@ -78,3 +80,23 @@ def test_predicted_rounds_are_those_that_were_run(
     predicted = [(row["predicted_rounds"], row["predicted_accepted"]) for row in ran]
     assert predicted == [(row["measured_rounds"], row["measured_accepted"]) for row in ran]
     assert len(set(predicted)) > len(LENGTHS)
+
+
+def test_predicted_times_follow_the_context(tmp_path: Path) -> None:
+    """Prompts of 12 and of 400 tokens, whose forwards take 9 or 29 ms: at one price for both a third would be wrong."""
+    clock = FakeClock(tick_ns=1000)
+    target = make_target(
+        cost_ns=lambda width, context: 9_000_000 + 400_000 * width + 50_000 * context, clock=clock, eos=()
+    )
+    request = make_request(draft_lengths=(1, 2, 6), max_tokens=15)
+    items = make_workload(12, classes=("short", "long")).items
+    longer = {"short": 1, "long": 33}
+    workload = Workload("letters", tuple(replace(i, content=str(i.content) * longer[i.class_]) for i in items))
+    execute(tmp_path, make_plan(request, workload, target), target, clock)
+    with connect(tmp_path, prepare=queries.install_views) as connected:
+        rows = as_rows(queries.run(connected.con, "draft_length"))
+    ran = [row for row in rows if row["measured_rounds"] and row["m"]]
+    assert {(row["class"], row["m"]) for row in ran} == {(c, m) for c in ("short", "long", "all") for m in (1, 2, 6)}
+    predicted, measured = ([row[f"{of}_seconds_per_token"] for row in ran] for of in ("predicted", "measured"))
+    assert predicted == pytest.approx(measured, rel=0.01)
+    assert [row["position_seconds"] for row in ran] == [pytest.approx(50e-6, rel=0.01)] * len(ran)

@@ -68,7 +68,9 @@ def approximate(row: Row) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[1, 2])
 def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
     """A run in a store, and recomputed: two seeds."""
-    simulation = Simulation(n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param)
+    simulation = Simulation(
+        n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=0.003 * (request.param - 1)
+    )
     generations, rounds = simulation.rows()
     damage(generations, rounds)
     with open_store() as con:
@@ -127,6 +129,24 @@ def test_two_runs_compared_are_the_recomputed(con: duckdb.DuckDBPyConnection) ->
     assert {row["change"] for row in found} >= {"indistinguishable", "faster"}
 
 
+@pytest.mark.parametrize("singles", [["b"], ["b", "d"], ["b", None], [None, None, None]])
+def test_single_prompts_of_a_class_are_the_recomputed(
+    con: duckdb.DuckDBPyConnection, singles: list[str | None]
+) -> None:
+    """Beside two classes of several prompts: one of a single prompt, two, one and a prompt without any, and three."""
+    simulation = Simulation(classes=("a", "c"), n_prompts=6, tokens=10, noise=0.3)
+    simulation.fill(con)
+    for i, class_ in enumerate(singles):
+        con.execute("update generations set class = ? where prompt_id = ?", [class_, f"a-{i}"])
+    pooled = as_rows(queries.run(con, "verdict"))[-1]
+    expected = Recomputed.read(con, simulation.run_id).compare(pooled["arm"], "all")
+    shown = {"speedup_low": "low", "speedup_high": "high", "more_prompts": "more"}
+    names = ("n_prompts", "df", "verdict", *shown)
+    assert {name: pooled[name] for name in names} == approximate({n: expected[shown.get(n, n)] for n in names})
+    assert pooled["n_prompts"] == 12
+    assert 1 <= pooled["df"] < 11
+
+
 def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     simulation = Simulation(classes=("copy", "list"), n_prompts=47, tokens=10, noise=0.3)
     simulation.fill(con)
@@ -137,3 +157,13 @@ def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     pooled = found[-1]
     assert pooled["boot_low"] == pytest.approx(pooled["speedup_low"], rel=0.05)
     assert pooled["boot_high"] == pytest.approx(pooled["speedup_high"], rel=0.05)
+
+
+def test_contexts_have_a_price_where_they_have_one(simulated: tuple[duckdb.DuckDBPyConnection, Recomputed]) -> None:
+    """In the second run only do rounds get dearer with the context: the slopes that are recomputed are of all kinds."""
+    con, recomputed = simulated
+    found = {row["position_seconds"] for row in as_rows(queries.run(con, "draft_length"))} - {None}
+    if recomputed.runs[0]["seed"] == 1:
+        assert 0.0 in found
+    else:
+        assert min(found) > 1e-4
