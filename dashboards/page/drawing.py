@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 WIDTH = 326
 """Pixels: 390 less the page's margins."""
 INKS = ("#3b7dc4", "#c2660a", "#2f8f57", "#b4508c", "#7a6fd0", "#8a7a1f")
+LONG = 20
+"""Letters of a name that two columns of a legend have room for."""
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 BACKGROUNDS = ("#ffffff", "#15181d")
 """The page's, light and dark."""
@@ -83,7 +85,7 @@ def color_by(field: str, domain: Sequence[str]) -> alt.Color:
     import altair as alt
 
     inks = [INKS[i % len(INKS)] for i in range(len(domain))]
-    return alt.Color(f"{field}:N").scale(domain=list(domain), range=inks)
+    return alt.Color(f"{field}:N", legend=_fit_legend(domain)).scale(domain=list(domain), range=inks)
 
 
 def shape_by(field: str, domain: Sequence[str]) -> alt.Shape:
@@ -91,7 +93,22 @@ def shape_by(field: str, domain: Sequence[str]) -> alt.Shape:
     import altair as alt
 
     shapes = [SHAPES[i % len(SHAPES)] for i in range(len(domain))]
-    return alt.Shape(f"{field}:N").scale(domain=list(domain), range=shapes)
+    return alt.Shape(f"{field}:N", legend=_fit_legend(domain)).scale(domain=list(domain), range=shapes)
+
+
+def name_arms(arms: Sequence[str]) -> alt.Y:
+    """Arms from top to bottom, with room for what tells couplings and policies apart."""
+    import altair as alt
+
+    return alt.Y("arm:N", sort=list(arms), title=None, axis=alt.Axis(labelLimit=WIDTH // 2))
+
+
+def _fit_legend(names: Sequence[str]) -> alt.Legend:
+    """One column where a name is too long for two: that an arm is not exact must not be cut off."""
+    import altair as alt
+
+    is_long = max(map(len, map(str, names)), default=0) > LONG
+    return alt.Legend(columns=1, labelLimit=WIDTH - 60) if is_long else alt.Legend()
 
 
 def unique(rows: Sequence[Row], field: str) -> list[Any]:

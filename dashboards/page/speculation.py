@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dashboards.page.drawing import CURRENT, color_by, data_of, draw, shape_by, unique
+from dashboards.page.drawing import CURRENT, color_by, data_of, draw, name_arms, shape_by, unique
 from dashboards.page.parts import N_SHOWN, Column, Figure, make_table, milliseconds, ratio, share, whole
 from dashboards.report.rows import POOLED, Row
 
@@ -239,7 +239,7 @@ def _draw_overlaps(rows: Sequence[Row], title: str) -> str:
 
     arms = unique(rows, "arm")
     data = data_of(rows, ("arm", "accepted_share", "overlap"))
-    base = alt.Chart(data).encode(y=alt.Y("arm:N", sort=arms, title=None))
+    base = alt.Chart(data).encode(y=name_arms(arms))
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("accepted_share:Q", title="share of judged tokens", scale=scale).axis(format="%")
     bars = base.mark_bar(opacity=0.7).encode(x=x, color=color_by("arm", arms))
@@ -270,7 +270,7 @@ def _draw_stages(rows: Sequence[Row], title: str) -> str:
         alt.Chart(data_of(scaled, ("arm", "stage", "ms", "order")))
         .mark_bar()
         .encode(
-            y=alt.Y("arm:N", sort=arms, title=None),
+            y=name_arms(arms),
             x=alt.X("sum(ms):Q", title="ms a round").axis(tickCount=5),
             color=color_by("stage", stages),
             order="order:Q",

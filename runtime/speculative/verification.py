@@ -38,7 +38,7 @@ def name_outcome(proposed: int, accepted: int) -> Outcome:
 def name_rule(coupling: Coupling | None, relaxation: str | None) -> str:
     """What an arm's name ends in, where it is not the default rule: of a relaxed one, that it is not exact."""
     if relaxation is not None:
-        return f" relaxed:{relaxation} (not exact)"
+        return f" (not exact, relaxed:{relaxation})"
     return " equality" if coupling == "equality" else ""
 
 

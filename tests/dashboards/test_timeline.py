@@ -129,6 +129,12 @@ def test_counters_and_instants() -> None:
     assert [(each["name"], each["ts"], each["s"]) for each in trace(events, "i")] == [("eos", 0.4, "t")]
 
 
+def test_what_was_measured_of_p_and_q_is_a_counter() -> None:
+    records = [generation(A), *rounds(A, 1, overlap=1.5, overlap_positions=2), *rounds(A, 1, index=1, start_ns=100)]
+    found = [each for each in trace(build(records), "C") if each["name"] == "1 - TV(p, q)"]
+    assert [(each["ts"], each["args"]) for each in found] == [(0.09, {"mean": 0.75})]
+
+
 @pytest.mark.parametrize(
     ("ending", "name"),
     [

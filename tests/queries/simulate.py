@@ -49,7 +49,7 @@ class Arm:
         """The arm's name in the rows."""
         ending = " equality" if self.coupling == "equality" else ""
         if self.policy == "relaxed":
-            ending = " relaxed (not exact)"
+            ending = " (not exact, relaxed)"
         return f"{self.drafter} m={self.draft_length}{ending}" if self.drafter else "ordinary"
 
 

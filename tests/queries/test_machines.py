@@ -137,6 +137,19 @@ def test_ten_runs_in_one_store_do_not_touch_each_other(con: duckdb.DuckDBPyConne
                 assert ask(con, name, run_id=f"run-{i}") == expected
 
 
+def test_runs_that_draw_another_way_are_told_apart(con: duckdb.DuckDBPyConnection) -> None:
+    """`compare` names the difference; `history` reports no change against them."""
+    for i, drawn in enumerate(("null", "0.8", "0.8")):
+        give(con, [10, 11, 12, 13, 14], f"run-{i}")
+        con.execute(f"update generations set temperature = {drawn}, top_k = 5 where run_id = ?", [f"run-{i}"])
+        con.execute("update generations set top_k = null where temperature is null")
+    found = [(row["run_id"], row["change"]) for row in ask(con, "history") if row["arm"] == "ordinary"]
+    assert found == [("run-2", pytest.approx(0.0)), ("run-1", None), ("run-0", None)]
+    [differences] = {row["differences"] for row in ask(con, "compare", run_a="run-0", run_b="run-1")}
+    assert differences == "sampling: greedy, then temperature 0.8, top-k 5"
+    assert {row["differences"] for row in ask(con, "compare", run_a="run-1", run_b="run-2")} == {None}
+
+
 def test_a_run_whose_own_line_is_lost_is_judged_of_no_machine(con: duckdb.DuckDBPyConnection) -> None:
     for run_id in ("run-1", "run-2"):
         give(con, [10, 11, 12, 13, 14], run_id)

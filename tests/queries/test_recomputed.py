@@ -107,9 +107,9 @@ def test_rules_of_acceptance_beside_each_other(con: duckdb.DuckDBPyConnection, n
         assert all(row["n_judged"] and 0 < row["overlap"] < 1 for row in rows)
     if name == "verdict":
         exact = {row["arm"]: row["is_exact"] for row in rows}
-        assert [arm for arm, is_exact in exact.items() if not is_exact] == ["prompt-lookup m=8 relaxed (not exact)"]
+        assert [arm for arm, is_exact in exact.items() if not is_exact] == ["prompt-lookup m=8 (not exact, relaxed)"]
         notes = {row[1] for row in queries.run(con, name).rows if "not exact: its output" in str(row[-1])}
-        assert notes == {"prompt-lookup m=8 relaxed (not exact)"}
+        assert notes == {"prompt-lookup m=8 (not exact, relaxed)"}
 
 
 def test_two_runs_compared_are_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:

@@ -98,7 +98,7 @@ def test_other_outputs_and_an_incomplete_record_are_faults() -> None:
         )
 
 
-RELAXED = "prompt-lookup m=4 relaxed:threshold=0.2 (not exact)"
+RELAXED = "prompt-lookup m=4 (not exact, relaxed:threshold=0.2)"
 
 
 def give_rules(con: duckdb.DuckDBPyConnection, *, exact: bool = True, **changes: object) -> None:

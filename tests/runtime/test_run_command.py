@@ -410,7 +410,7 @@ def test_a_relaxed_arm_is_not_exact_wherever_it_is_named(
     options = ("--policy", "relaxed:threshold=0", "--policy", "exact")
     code, out, _ = run(capsys, prompts, *options)
     said = " ".join(out.split())
-    name = "prompt-lookup m=8 relaxed:threshold=0 (not exact)"
+    name = "prompt-lookup m=8 (not exact, relaxed:threshold=0)"
     assert code == 0
     assert f"{name} " in said
     assert "Not exact: its output is not the target's, and was not compared with it; " in said

@@ -117,6 +117,24 @@ def test_a_run_is_counted_exactly() -> None:
     } == expected
 
 
+def test_overlaps_are_summed_exactly_and_a_policy_is_a_label() -> None:
+    """In whole millionths, so that no sum depends on its order; relaxed generations have series of their own."""
+    drawn = {"policy": "stochastic", "timing": "attributed"}
+    records: list[Record] = [
+        stores.generation("g1", **drawn),
+        *stores.rounds("g1", 1, overlap=0.3, overlap_positions=1),
+        *stores.rounds("g1", 1, index=1, overlap=1.75, overlap_positions=2),
+        *stores.rounds("g1", 1, index=2),
+        stores.generation("g2", policy="relaxed"),
+        stores.generation("g3", policy=None),
+    ]
+    found = show(counted(records))
+    assert found[labelled("overlap_tokens_total", **drawn)] == 2.05
+    assert found[labelled("overlap_positions_total", **drawn)] == 3
+    started = [labelled("generations_started_total", policy=policy) for policy in ("relaxed", "greedy")]
+    assert [found[name] for name in started] == [1, 1]
+
+
 def test_durations_fall_into_buckets_from_a_tenth_of_a_millisecond_to_ten_seconds() -> None:
     assert [BUCKETS_NS[0], *BUCKETS_NS[3::3]] == [10**5, 10**6, 10**7, 10**8, 10**9, 10**10]
     durations = [99_999, 100_000, 100_001, 10**10, 10**10 + 1]

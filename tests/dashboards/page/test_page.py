@@ -19,7 +19,7 @@ from telemetry.errors import UsageError
 from tests.dashboards.page.pages import CLASSES, fill
 from tests.dashboards.page.reading import Page
 from tests.queries.given import Given, spec, step
-from tests.queries.simulate import open_store
+from tests.queries.simulate import Arm, Simulation, open_store
 from tests.queries.simulate_ncm import NcmSimulation
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
@@ -73,6 +73,27 @@ def test_the_verdict_comes_first_and_every_section_follows(full: duckdb.DuckDBPy
         "Is the record whole?",
         "Where it ran",
     ]
+
+
+def test_rules_of_acceptance_are_told_apart(con: duckdb.DuckDBPyConnection) -> None:
+    """Couplings beside 1 - TV(p, q); a relaxed arm is named not exact, and not recommended though it pays most."""
+    arms = (
+        Arm(),
+        Arm("prompt-lookup", 4, rate=0.5, policy="stochastic"),
+        Arm("prompt-lookup", 4, rate=0.4, coupling="equality", policy="stochastic"),
+        Arm("prompt-lookup", 4, rate=0.9, policy="relaxed"),
+    )
+    Simulation(arms=arms).fill(con)
+    page = Page(render_page(con, "run-1"))
+    said = " ".join(page.paragraphs)
+    for arm, coupling in (("prompt-lookup m=4", "residual"), ("prompt-lookup m=4 equality", "equality")):
+        assert f"Acceptance: {arm}, coupled by {coupling}, accepted " in said
+    assert said.count("prompt-lookup m=4 (not exact, relaxed)") >= 1
+    assert "Not exact: its output is not the target's, and was not compared with it" in said
+    assert "(not exact" not in page.paragraphs[0]
+    drawn = {figure.title: figure.texts for figure in page.figures}
+    assert {arms[2].name, arms[3].name} <= set(drawn["Speedup over ordinary decoding, by class"])
+    assert arms[2].name in drawn["Acceptance beside 1 - TV(p, q)"]
 
 
 def test_every_chart_has_a_title_and_its_figures_as_a_table(html: str) -> None:

@@ -186,7 +186,7 @@ def test_the_record_says_that_it_is_not_exact(options: dict[str, Any]) -> None:
     speculate(_target(), drafter, PROMPT, draft_length=2, policy="relaxed:typical,delta=0.5", **shared).drain()
     [record] = rows(recorder.records, GenerationRecord)
     assert (record.policy, record.relaxation) == ("relaxed", "typical,epsilon=0.09,delta=0.5")
-    assert record.arm == "scripted m=2 relaxed:typical,epsilon=0.09,delta=0.5 (not exact)"
+    assert record.arm == "scripted m=2 (not exact, relaxed:typical,epsilon=0.09,delta=0.5)"
     assert (record.coupling, record.q_source, record.temperature) == (None, None, options.get("temperature"))
     assert {each.overlap for each in rows(recorder.records, RoundRecord)} == {None}
 

@@ -78,6 +78,13 @@ def test_a_sampled_generation_is_named_as_such() -> None:
         assert_equal_to_ordinary(Spans.from_records(recorder.records))
 
 
+def test_a_relaxed_generation_is_named_as_not_exact() -> None:
+    recorder = Recorder()
+    run_speculation(policy="relaxed:threshold=0.5", recorder=recorder)
+    with pytest.raises(TraceAssertionError, match=r"is not exact, by the relaxed rule threshold=0\.5: equality does"):
+        assert_equal_to_ordinary(Spans.from_records(recorder.records))
+
+
 def test_a_run_s_own_comparisons_count() -> None:
     equal = whole_generation("g1")
     near = [*whole_generation("g2")[:-1], comparison("g2", **DIVERGED | {"top2_gap": 0.0002, "near_tie": True})]

@@ -229,6 +229,26 @@ def test_nothing_recorded_is_not_consistent() -> None:
         assert_rounds_consistent([])
 
 
+@pytest.mark.parametrize(
+    ("overlap", "positions", "message"),
+    [
+        (0.5, 1, None),
+        (0.5, 9, r"an overlap over 9 positions, but \d were judged"),
+        (1.5, 1, "overlap is 1.5 over 1 positions, of which each has 0 to 1"),
+        (-0.5, 1, "overlap is -0.5 over 1 positions"),
+    ],
+)
+def test_an_overlap_is_of_judged_tokens(overlap: float, positions: int, message: str | None) -> None:
+    names = {"overlap": overlap, "overlap_positions": positions}
+    attributes = {f"roundscope.round.{name}": value for name, value in names.items()}
+    spans = Spans(change("round", 0, attributes=attributes)(good()))
+    if message is None:
+        assert_rounds_consistent(spans)
+    else:
+        with pytest.raises(TraceAssertionError, match=message):
+            assert_rounds_consistent(spans)
+
+
 def test_a_round_may_be_kept_short_where_the_cache_is_to_be_quantised() -> None:
     """`runtime.caches.quantising`: a forward does not cross the point from which keys and values are quantised."""
     asked_for_more = {"roundscope.generation.draft_length": 4}
