@@ -43,6 +43,28 @@ select
     abs(slope) > t_975(df) * error and abs(slope * reach) > ln(1.05) as drifted
 from fits;
 
+-- What a reader of any verdict should know of the machine it was made on; one row, NULL: nothing.
+create or replace view machine_notes as
+select
+    nullif(concat_ws(
+        '; ',
+        case
+            when m.load1 > m.cores / 2
+                then printf('something else was running: the load was %.1f on %d cores at the start', m.load1, m.cores)
+        end,
+        case when 'battery' in (m.power, m.power_end) then 'the machine ran on its battery' end,
+        case
+            when m.throttle_count_end > m.throttle_count
+                then printf('processors were slowed for heat %d times', m.throttle_count_end - m.throttle_count)
+        end,
+        case
+            when least(m.speed_limit, m.speed_limit_end) < 100
+                then printf('the system allowed %.0f %% of the speed', least(m.speed_limit, m.speed_limit_end))
+        end
+    ), '') as note
+from selected_run as s
+left join runs as m on s.run_id = m.run_id;
+
 -- What became of every rank that a distributed run began with, present or not; no rows where it was not distributed.
 -- `is_whole`: it ended by itself, and everything it did is in the store.
 create or replace view rank_states as

@@ -167,7 +167,8 @@ select
         case
             when w.level is null and c.verdict = 'indistinguishable' and coalesce(c.n_more > 10000, true)
                 then 'practically equal: 10,000 more batches would not settle it'
-        end
+        end,
+        case when w.level is null then m.note end
     ), '') as note
 from wanted as w
 inner join shapes as s on w.config_digest = s.config_digest
@@ -176,4 +177,5 @@ left join compared as c
     on w.config_digest = c.config_digest
     and w.level is not distinct from c.level
     and w.timing = c.timing
+cross join machine_notes as m
 order by s.config, s.config_digest, w.level is null, w.level;

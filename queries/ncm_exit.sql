@@ -142,10 +142,12 @@ select
         case
             when c.solved_verdict = 'indistinguishable' and coalesce(c.n_more > 10000, true)
                 then 'practically equal: 10,000 more batches would not settle it'
-        end
+        end,
+        case when w.against is not null then m.note end
     ), '') as note
 from wanted as w
 left join figures as c
     on w.config_digest = c.config_digest and w.arm = c.arm and w.against is not distinct from c.against
 left join checking as k on w.config_digest = k.config_digest and w.arm = k.arm
+cross join machine_notes as m
 order by w.config, w.config_digest, w.against is not null, w.arm, w.against;

@@ -188,24 +188,12 @@ select
                     case when d.change > 0 then 'slower' else 'faster' end
                 )
         end,
-        case
-            when m.load1 > m.cores / 2
-                then printf('something else was running: the load was %.1f on %d cores at the start', m.load1, m.cores)
-        end,
-        case when 'battery' in (m.power, m.power_end) then 'the machine ran on its battery' end,
-        case
-            when m.throttle_count_end > m.throttle_count
-                then printf('processors were slowed for heat %d times', m.throttle_count_end - m.throttle_count)
-        end,
-        case
-            when least(m.speed_limit, m.speed_limit_end) < 100
-                then printf('the system allowed %.0f %% of the speed', least(m.speed_limit, m.speed_limit_end))
-        end
+        m.note
     ), '') as note
 from compared as c
 left join bootstrapped as b on c.arm = b.arm and c.draft_length = b.draft_length and c.scope = b.scope
 left join output_equality as e
     on c.arm = e.arm and c.drafter = e.drafter and c.draft_length = e.draft_length and c.scope = e.scope
 left join machine_drift as d on true
-left join runs as m on c.run_id = m.run_id
+cross join machine_notes as m
 order by c.drafter, c.draft_length, c.arm, c.scope = 'all', c.scope;

@@ -10,7 +10,7 @@ soon as its manifest is.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -109,15 +109,41 @@ def check_files(archive: Path, manifest: Manifest, *, thoroughly: bool = True) -
     thoroughly: their content is read, else only their sizes are compared.
     """
     for file in manifest.files:
-        path = archive / file.path
+        if fault := _find_fault(archive / file.path, file, since_ns=0 if thoroughly else None):
+            raise _damaged(archive / file.path, fault)
+
+
+def find_damaged(archive: Path, batches: Iterable[str]) -> Iterator[str]:
+    """A sentence for every file that is not as it was written, of batches whose rows the database has.
+
+    Content is read only where a file was changed after its manifest was written, so that it takes little time.
+    """
+    for batch in batches:
         try:
-            n_bytes = path.stat().st_size
-            if n_bytes != file.n_bytes:
-                raise _damaged(path, f"it has {n_bytes:,} bytes and had {file.n_bytes:,}")
-            if thoroughly and digest_file(path) != file.sha256:
-                raise _damaged(path, "its content is not what was written")
-        except OSError as error:
-            raise _damaged(path, error.strerror or str(error)) from error
+            written_ns = (archive / MANIFESTS / f"{batch}.json").stat().st_mtime_ns
+            files = read_manifest(archive, batch).files
+        except (Refused, OSError) as error:
+            yield str(error)
+            continue
+        for file in files:
+            if fault := _find_fault(archive / file.path, file, since_ns=written_ns):
+                yield (
+                    f"{archive / file.path} of the archive is missing or damaged ({fault}); the database still has its "
+                    "rows: restore that file from a copy before the database is deleted or made anew"
+                )
+
+
+def _find_fault(path: Path, file: ArchivedFile, *, since_ns: int | None) -> str | None:
+    """How a file differs from what was written; content is compared if it changed after `since_ns` (None: never)."""
+    try:
+        found = path.stat()
+        if found.st_size != file.n_bytes:
+            return f"it has {found.st_size:,} bytes and had {file.n_bytes:,}"
+        if since_ns is not None and found.st_mtime_ns > since_ns and digest_file(path) != file.sha256:
+            return "its content is not what was written"
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def digest_file(path: Path) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import duckdb
 
 from telemetry.archive import ArchivedFile, Manifest, Refused, check_files, list_batches, read_manifest
+from telemetry.archive import find_damaged as find_damaged_files
 from telemetry.bulk import escape_glob
 from telemetry.schema import Layout, layouts, quote, quote_name
 from telemetry.unique import check_unique
@@ -43,6 +44,11 @@ def load_batches(con: duckdb.DuckDBPyConnection, archive: Path) -> list[str]:
 def has_batches(con: duckdb.DuckDBPyConnection, archive: Path) -> bool:
     """Whether the tables have all that is archived, and nothing that was."""
     return _fetch_noted(con) == set(list_batches(archive))
+
+
+def find_damaged(con: duckdb.DuckDBPyConnection, archive: Path) -> list[str]:
+    """What of the archive is no longer as it was written, though the tables have its rows."""
+    return list(find_damaged_files(archive, sorted(_fetch_noted(con) & set(list_batches(archive)))))
 
 
 def _fetch_noted(con: duckdb.DuckDBPyConnection) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,10 +26,13 @@ class StoreSizes(Struct, kw_only=True):
 
 
 def measure_store(store: Path) -> StoreSizes | None:
-    """The sizes of a store; None if there is none. Nothing is opened but manifests, so it works during a run."""
+    """The sizes of a store; None if there is none. Nothing is opened but the archive's files, so it works during a run.
+
+    `problems` names what cannot be read, and files of the archive that are not as they were written.
+    """
     if not store.is_dir():
         return None
-    journals = [path.stat().st_size for path in (store / journal.FOLDER).glob(f"*{journal.SUFFIX}")]
+    journals, problems = _measure_journals(store / journal.FOLDER)
     database = [path.stat().st_size for path in store.glob(f"{DATABASE}*") if path.is_file()]
     sizes = StoreSizes(
         journals=len(journals),
@@ -38,12 +42,12 @@ def measure_store(store: Path) -> StoreSizes | None:
         archive_bytes=0,
         archived_journals=0,
         archived_rows={},
-        problems=[],
+        problems=problems,
     )
     for batch in archive.list_batches(store / archive.FOLDER):
         try:
             manifest = archive.read_manifest(store / archive.FOLDER, batch)
-            archive.check_files(store / archive.FOLDER, manifest, thoroughly=False)
+            archive.check_files(store / archive.FOLDER, manifest)
         except Refused as error:
             sizes.problems.append(str(error))
             continue
@@ -53,3 +57,14 @@ def measure_store(store: Path) -> StoreSizes | None:
             sizes.archive_bytes += file.n_bytes
             sizes.archived_rows[file.table] = sizes.archived_rows.get(file.table, 0) + file.n_rows
     return sizes
+
+
+def _measure_journals(folder: Path) -> tuple[list[int], list[str]]:
+    """The bytes of each journal, and why they cannot be told."""
+    try:
+        names = [name for name in os.listdir(folder) if name.endswith(journal.SUFFIX)]
+        return [(folder / name).stat().st_size for name in names], []
+    except FileNotFoundError:
+        return [], []
+    except OSError as error:
+        return [], [f"{folder} cannot be read ({error.strerror}): its journals are not counted"]

@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias
 import duckdb
 
 from telemetry import archive
+from telemetry.archive_loading import find_damaged
 from telemetry.archive_views import create_views
 from telemetry.errors import RoundscopeError, UsageError
 from telemetry.journal import FOLDER
@@ -150,6 +151,8 @@ def restrict(con: duckdb.DuckDBPyConnection, readable: Path | None = None) -> No
 
 
 def _require(store: Path) -> None:
+    if store.is_file():
+        raise UsageError(f"{store} is a file, and a store is a folder: name one with --store DIR")
     if not store.is_dir():
         raise UsageError(f"no store at {store}: run `roundscope run` first, or name another with --store DIR")
 
@@ -177,7 +180,7 @@ def _connect_file(store: Path, prepare: Prepare | None, patience_s: float) -> Co
         notes = tuple(load(store, prepare, patience_s=patience_s).notes)
         con = _open(store / DATABASE, patience_s, read_only=True)
         con.execute("SET TimeZone = 'UTC'")
-    return Connected(con, "database", notes)
+    return Connected(con, "database", (*notes, *find_damaged(con, store / archive.FOLDER)))
 
 
 def _open_current(store: Path, prepare: Prepare | None) -> duckdb.DuckDBPyConnection | None:

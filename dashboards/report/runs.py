@@ -123,6 +123,8 @@ def resolve_run(con: DuckDBPyConnection, run_id: str | None) -> str:
         raise UsageError(f"no run is recorded in this store yet{single}; record one: roundscope run --quick")
     if run_id is None:
         return str(known[0])
+    if not run_id:
+        raise UsageError("the run's id is empty: give the beginning of one, or leave it out for the latest run")
     fitting = [run_id] if run_id in known else [name for name in known if name.startswith(run_id)]
     if len(fitting) == 1:
         return str(fitting[0])

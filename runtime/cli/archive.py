@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from runtime.cli.output import write_document
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 
 if TYPE_CHECKING:
     from telemetry.archiving import Archived
+
+
+class _Day(click.ParamType[date]):
+    """A calendar day, as YYYY-MM-DD."""
+
+    name = "date"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> date:
+        """The day of that text."""
+        try:
+            return datetime.strptime(value, "%Y-%m-%d").date()
+        except ValueError:
+            self.fail(f"{value!r} is no day: write it as YYYY-MM-DD, for instance 2026-10-01", param, ctx)
 
 
 @click.command(
@@ -25,15 +38,15 @@ Examples:
 )
 @click.option(
     "--before",
-    type=click.DateTime(formats=["%Y-%m-%d"]),
+    type=_Day(),
     required=True,
     metavar="DATE",
     help="Archive what was over before this day began, in UTC.",
 )
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--dry-run", is_flag=True, help="Only say what would be archived.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
-def command(before: datetime, store: Path, dry_run: bool, as_json: bool) -> None:
+def command(before: date, store: Path, dry_run: bool, as_json: bool) -> None:
     """Move what old journals hold into Parquet files under STORE/archive, and delete those journals.
 
     A journal is archived as a whole, once its process has ended and all that it holds was over before DATE; journals
@@ -43,7 +56,7 @@ def command(before: datetime, store: Path, dry_run: bool, as_json: bool) -> None
     """
     from telemetry.archiving import archive_before
 
-    done = archive_before(store, before.date(), dry_run=dry_run)
+    done = archive_before(store, before, dry_run=dry_run)
     for note in done.notes:
         click.echo(f"note: {note}", err=True)
     if as_json:

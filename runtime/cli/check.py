@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Examples:
     help="pays or not-loses, then :CLASS and :ARM if not all is meant; equal; or complete. Repeatable.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Which run, by its id or its beginning. [default: the latest]")
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 def command(requirements: tuple[str, ...], run_id: str | None, store: Path) -> None:
     """Exit with 3 and the reason unless the run is what is required.
 
@@ -74,7 +74,7 @@ def _parse(text: str) -> tuple[str, str, str | None]:
 
 
 def find_fault(con: DuckDBPyConnection, run_id: str, kind: str, class_: str, arm: str | None) -> str | None:
-    """Why a requirement does not hold of a run; None if it does."""
+    """Why a requirement does not hold of a run; None if it does. UsageError: it is about what the run does not have."""
     from dashboards.report.rows import fetch
 
     if kind == "complete":
@@ -89,6 +89,12 @@ def _find_verdict(rows: list[Row], kind: str, class_: str, arm: str | None) -> s
     from dashboards.report.recommendation import is_usable
 
     about = [row for row in rows if row["class"] == class_ and arm in (None, row["arm"])]
+    if rows and not about:
+        raise UsageError(
+            f"--require {':'.join(filter(None, (kind, class_, arm)))}: the run has no such class or arm; it has the "
+            f"classes {', '.join(sorted({row['class'] for row in rows}))} and the arms "
+            f"{', '.join(sorted({row['arm'] for row in rows}))}"
+        )
     if arm is None:
         about = [row for row in about if is_usable(row)]
     if not about:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.output import Form, output_options, write_rows
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ METRICS = {"seconds_per_token": "ratio", "speedup": "speedup_ratio", "accepted_p
 """What a rule may be about, and the column of `compare` with its ratio, where that has an interval."""
 
 SHOWN = ("arm", "class", "n_prompts", "seconds_per_token_a", "seconds_per_token_b", "ratio", "ratio_low", "ratio_high")
+_KNOWN = """
+select distinct g.arm, c.class
+from generations as g, lateral (values ('all'), (g.class)) as c (class)
+where list_contains($1, g.run_id) and g.arm is not null and c.class is not null
+"""
 _RULE = re.compile(r"(?P<metric>\w+):(?P<sign>[+-])(?P<percent>\d+(?:\.\d+)?)%(?::(?P<class_>[^:]+)(?::(?P<arm>.+))?)?")
 
 
@@ -40,6 +46,17 @@ class Rule:
         if not told:
             return [f"{self.text}: both runs have no such arm and class in common"]
         return [f"{self.text}: {row['arm']} on {row['class']} {fault}" for row in told if (fault := self._judge(row))]
+
+    def require(self, known: Collection[tuple[str, str]]) -> None:
+        """Raise UsageError if neither run had the class or the arm. known: arms and classes of both."""
+        if not known:
+            return
+        arms, classes = (sorted(set(names)) for names in zip(*known, strict=True))
+        if self.class_ not in classes or self.arm not in (None, *arms):
+            raise UsageError(
+                f"--fail-if {self.text!r}: neither run has such a class or arm; they have the classes "
+                f"{', '.join(classes)} and the arms {', '.join(arms)}"
+            )
 
     def _judge(self, row: Row) -> str | None:
         column, ratio = METRICS[self.metric], self._ratio(row)
@@ -90,7 +107,7 @@ Examples:
     metavar="RULE",
     help="METRIC:+N% or METRIC:-N%, then :CLASS and :ARM if not all is meant; repeatable. Beyond it: exit code 3.",
 )
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @output_options
 def command(run_a: str, run_b: str, rules: tuple[str, ...], store: Path, form: Form) -> None:
     """Compare run B with run A, each named by its id or the beginning of it, on the prompts that both completed.
@@ -108,6 +125,9 @@ def command(run_a: str, run_b: str, rules: tuple[str, ...], store: Path, form: F
         for note in connected.notes:
             click.echo(f"note: {note}", err=True)
         names = [resolve_run(connected.con, name) for name in (run_a, run_b)]
+        known = connected.con.execute(_KNOWN, [names]).fetchall()
+        for limit in limits:
+            limit.require(known)
         result = run(connected.con, "compare", run_a=names[0], run_b=names[1])
     rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
     if form == "table":

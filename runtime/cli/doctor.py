@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 
 if TYPE_CHECKING:
     from runtime.diagnosis import Diagnosis
@@ -23,7 +23,7 @@ Example:
   roundscope doctor --json
 """
 )
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def command(store: Path, as_json: bool) -> None:
     """Show what this machine offers: processor, BLAS, versions, the default model, and the speed of matmul.
@@ -88,4 +88,4 @@ def _name_sizes(sizes: StoreSizes | None) -> dict[str, Any]:
         "database": f"{sizes.database_bytes:,} bytes",
         "archive": f"{sizes.archive_files:,} files, {sizes.archive_bytes:,} bytes"
         + (f"; of {sizes.archived_journals:,} journals: {rows}" if rows else ""),
-    } | {f"archive, problem {i}": problem for i, problem in enumerate(sizes.problems, 1)}
+    } | {f"problem {i}": problem for i, problem in enumerate(sizes.problems, 1)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.output import write_document
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from runtime.cli.sending import describe, otlp_option
 from telemetry.errors import RoundscopeError, UsageError
 
@@ -41,7 +41,7 @@ Examples:
     help="Write a Chrome trace, for Perfetto or speedscope.",
 )
 @click.option("--run", "run_id", metavar="ID", help="One run only, by its id or the beginning of it. [default: all]")
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def command(
     otlp: str | None,
@@ -60,6 +60,8 @@ def command(
     """
     if sum(destination is not None for destination in (otlp, file, folder, timeline)) != 1:
         raise UsageError("name one destination: --otlp, --otlp-json FILE, --parquet DIR or --timeline FILE")
+    if folder is not None and folder.is_file():
+        raise UsageError(f"--parquet {folder} is a file, and tables are written to a folder: name another")
     from dashboards.report import resolve_run
     from queries import install_views
     from telemetry.store import connect

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.output import read_text
-from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP
+from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP, STORE_FOLDER
 from runtime.cli.sampling import POLICY_HELP, sampling_options
 from telemetry.errors import UsageError
 
@@ -48,7 +48,7 @@ Examples:
 )
 @click.option("--policy", metavar="P", help=f"{POLICY_HELP} [default: exact]")
 @click.option("--seed", type=int, help="Repeats what was drawn. [default: a fresh one, which the record tells]")
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
 def command(
     prompt: str,

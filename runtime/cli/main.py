@@ -64,6 +64,8 @@ class LazyGroup(click.Group):
         module = _MODULES.get(cmd_name, f"{self._prefix}{cmd_name}")
         command = import_module(f"runtime.cli.{module}").command
         assert isinstance(command, click.Command)
+        if not any(option.name == _LOG_LEVEL.name for option in command.params):
+            command.params.append(_LOG_LEVEL)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -80,9 +82,20 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-def _set_log_level(_: click.Context, __: click.Parameter, level: str) -> None:
+def _set_log_level(_: click.Context, __: click.Parameter, level: str | None) -> None:
     # Processes that a command starts are to log alike.
-    os.environ[logs.VARIABLE] = level
+    if level is not None:
+        os.environ[logs.VARIABLE] = level
+
+
+_LOG_LEVEL = click.Option(
+    ["--log-level"],
+    type=click.Choice(logs.LEVELS, case_sensitive=False),
+    expose_value=False,
+    callback=_set_log_level,
+    help="Least level of log events on stderr. [default: that of `roundscope --log-level`]",
+)
+"""The same option after a command's name."""
 
 
 @click.group(

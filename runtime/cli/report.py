@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runtime.cli.output import Form, output_options, write_rows
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Examples:
 @click.option(
     "--run", "run_id", metavar="ID", help="Which run, by its id or the beginning of it. [default: the latest]"
 )
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option(
     "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts to FILE."
 )

@@ -30,6 +30,7 @@ DEFAULT_DRAFTERS = ("prompt-lookup",)
 DEFAULT_LENGTHS = (8,)
 DEFAULT_TOKENS = 64
 DEFAULT_STORE = Path(".roundscope")
+STORE_FOLDER = click.Path(path_type=Path, file_okay=False)
 MODEL_HELP = "Target: a folder or hub id as mlx-lm takes it, or a .gguf file. [default: SmolLM2-135M-Instruct]"
 
 _METRICS_OF_RANKS = (
@@ -85,7 +86,7 @@ Examples:
     show_default=True,
     help="fused: true rounds, a verdict. attributed: true stage shares only, no verdict.",
 )
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
@@ -299,6 +300,13 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
         + (", and the draft model's work comes on top" if models else ""),
         err=not dry_run,
     )
+    limit = target.max_positions
+    if shortened := [p for p in plan.prompts if limit is not None and len(p.ids) + request.max_tokens > limit]:
+        click.echo(
+            f"note: the target has positions for {limit} tokens, prompt and output together: {len(shortened)} of "
+            f"{len(plan.prompts)} prompts leave fewer than {request.max_tokens}, {shortened[0].item.id} for one",
+            err=True,
+        )
     if plan.too_few and request.timing == "fused":
         short = ", ".join(f"{name} ({n})" for name, n in plan.too_few.items())
         click.echo(f"note: a verdict takes {MIN_PROMPTS} prompts of a class; these have fewer: {short}", err=True)

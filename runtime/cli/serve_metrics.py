@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.ending import ended_by_sigterm
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 
 
 @click.command(
@@ -17,7 +18,7 @@ Examples:
   roundscope serve-metrics --store /var/lib/roundscope --port 9464 --host 0.0.0.0
 """,
 )
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option(
     "--port", type=click.IntRange(0, 65535), required=True, metavar="P", help="Where to listen; 0: a free port."
 )
@@ -30,4 +31,5 @@ def command(store: Path, port: int, host: str) -> None:
     """
     from telemetry.serving import serve
 
-    serve(store, host, port)
+    with ended_by_sigterm():
+        serve(store, host, port)

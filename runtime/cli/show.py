@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 
 
 @click.command(
@@ -18,7 +18,7 @@ Examples:
 """,
 )
 @click.argument("generation")
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 def command(generation: str, store: Path) -> None:
     """Print what happened in a generation; works while it is still going on.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE
+from runtime.cli.ending import ended_by_sigterm
+from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
@@ -22,13 +23,13 @@ Examples:
   roundscope view --store /var/lib/roundscope --port 8321 --no-browser
 """,
 )
-@click.option("--store", type=click.Path(path_type=Path), default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Where to listen. [default: a free port]"
 )
 @click.option("--no-browser", is_flag=True, help="Only print the address.")
 def command(store: Path, port: int, no_browser: bool) -> None:
-    """Show what is recorded as a live page in the browser, until Ctrl-C.
+    """Show what is recorded as a live page in the browser, until Ctrl-C or SIGTERM.
 
     The page of `report --html` for any run of the store, which follows a run that is going on; every query with its
     SQL, to change and to run; the timeline of a run or a generation to download. It listens at 127.0.0.1 only:
@@ -45,7 +46,7 @@ def command(store: Path, port: int, no_browser: bool) -> None:
     with connect(store, prepare=install_views):
         pass
     begin_following()  # a run that goes on beside it is being timed
-    with Viewer(store, port) as viewer:
+    with Viewer(store, port) as viewer, ended_by_sigterm():
         click.echo(f"serving {viewer.address} (Ctrl-C ends it)", err=True)
         if not no_browser and _has_display():
             webbrowser.open(viewer.address)

@@ -60,14 +60,29 @@ class Header:
 def read_header(path: Path) -> Header:
     """The header of `path`. Raises RoundscopeError if it is no GGUF file of a version known here, or is cut short."""
     try:
+        if not path.stat().st_size:
+            raise _Damage("it is empty")
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             header = _Reader(data).read_header(path)
             _check_length(path, header, len(data))
             return header
-    except (struct.error, UnicodeDecodeError, KeyError, ValueError) as error:
-        raise RoundscopeError(f"{path} is no GGUF file, or is damaged: its header cannot be read ({error})") from error
+    except UnicodeDecodeError as error:
+        raise _damaged(path, "it has a text that is not UTF-8") from error
+    except (ValueError, TypeError, ZeroDivisionError, RecursionError) as error:
+        reason = str(error) if isinstance(error, _Damage) else "it makes no sense"
+        raise _damaged(path, reason) from error
     except OSError as error:
         raise RoundscopeError(f"{path} cannot be read: {error.strerror}") from error
+
+
+class _Damage(ValueError):
+    """Something in the header that cannot be; its text says what."""
+
+
+def _damaged(path: Path, reason: str) -> RoundscopeError:
+    return RoundscopeError(
+        f"{path} is no GGUF file, or is damaged: its header cannot be read ({reason}); name another, or get it again"
+    )
 
 
 class _Reader:
@@ -78,7 +93,7 @@ class _Reader:
     def read_header(self, path: Path) -> Header:
         magic, version, n_tensors, n_keys = self._take("4sIQQ")
         if magic != b"GGUF" or version not in (2, 3):
-            raise ValueError(f"it begins with {magic!r}, version {version}")
+            raise _Damage(f"it begins with {magic!r}, version {version}")
         metadata = {}
         for _ in range(n_keys):
             key = self._take_string()
@@ -95,8 +110,11 @@ class _Reader:
         return name, TYPE_NAMES.get(kind, f"type {kind}"), shape[::-1], offset
 
     def _take(self, layout: str) -> tuple[Any, ...]:
+        end = self._at + struct.calcsize(f"<{layout}")
+        if end > len(self._data):
+            raise _Damage(f"it ends at byte {len(self._data)}, in the middle")
         values = struct.unpack_from(f"<{layout}", self._data, self._at)
-        self._at += struct.calcsize(f"<{layout}")
+        self._at = end
         return values
 
     def _take_one(self, layout: str) -> Any:
@@ -105,7 +123,7 @@ class _Reader:
     def _take_string(self) -> str:
         length = self._take_one("Q")
         if length > len(self._data) - self._at:
-            raise ValueError(f"a string of {length} bytes at byte {self._at}")
+            raise _Damage(f"a string of {length} bytes at byte {self._at}")
         self._at += length
         return self._data[self._at - length : self._at].decode()
 
@@ -113,10 +131,12 @@ class _Reader:
         if kind == _STRING:
             return self._take_string()
         if kind != _ARRAY:
+            if kind not in _SCALARS:
+                raise _Damage(f"a value of unknown type {kind} before byte {self._at}")
             return self._take_one(_SCALARS[kind])
         inner, count = self._take("IQ")
         if count > len(self._data) - self._at:
-            raise ValueError(f"an array of {count} entries at byte {self._at}")
+            raise _Damage(f"an array of {count} entries at byte {self._at}")
         if inner in _SCALARS:
             return list(self._take(f"{count}{_SCALARS[inner]}"))
         return [self._take_value(inner) for _ in range(count)]

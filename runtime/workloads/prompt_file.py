@@ -52,6 +52,8 @@ def load_prompts(path: str | Path) -> Workload:
     Raises `UsageError` with file, line, fault and cure for everything that is wrong (the first ten faults).
     """
     path = Path(path)
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name a .jsonl or .txt file of prompts")
     # Bytes of a file name that are no Unicode cannot be recorded, and names end up in records.
     name, stem = (os.fsencode(part).decode(errors="replace") for part in (path.name, path.stem))
     ending = path.suffix.lower()

@@ -9,7 +9,7 @@ from dashboards.report import find_kind, list_runs, resolve_run
 from dashboards.report.runs import list_states
 from telemetry.errors import RoundscopeError, UsageError
 from tests.queries.given import Given, step
-from tests.queries.simulate import insert
+from tests.queries.simulate import Simulation, insert, open_store
 from tests.queries.simulate_ncm import NcmSimulation
 
 
@@ -84,3 +84,10 @@ def test_how_runs_stand(con: duckdb.DuckDBPyConnection) -> None:
     assert {(run.kind, run.model, run.started and run.started.isoformat()) for run in states} == {
         ("speculation", "scripted", "2023-11-14T22:13:20+00:00")
     }
+
+
+def test_an_empty_id_is_refused() -> None:
+    with open_store() as con:
+        Simulation().fill(con)
+        with pytest.raises(UsageError, match="the run's id is empty: give the beginning of one, or leave it out"):
+            resolve_run(con, "")

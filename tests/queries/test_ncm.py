@@ -241,3 +241,15 @@ def test_unfinished_generations_are_counted_and_left_out(con: duckdb.DuckDBPyCon
     missing = sum(generation["n_levels"] for generation in generations) - len(levels)
     assert (row["n_levels"], row["n_levels_missing"], row["n_rounds"]) == (len(levels), missing, 0)
     assert missing > 0
+
+
+def test_a_busy_machine_is_told_with_every_verdict(con: duckdb.DuckDBPyConnection) -> None:
+    NcmSimulation(n_batches=8).fill(con)
+    con.execute("update runs set load1 = 3.5, cores = 2, power = 'battery'")
+    said = "something else was running: the load was 3.5 on 2 cores at the start; the machine ran on its battery"
+    for name, verdicts in (("ncm_cache", "level"), ("ncm_exit", "against")):
+        result = queries.run(con, name)
+        rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+        told = [str(row["note"]).endswith(said) for row in rows]
+        assert told == [row[verdicts] not in (None, "0", "1", "2") for row in rows]
+        assert any(told)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -12,8 +14,9 @@ import click
 import pytest
 
 from runtime.cli import ncm
-from runtime.cli.main import SUMMARIES, roundscope
+from runtime.cli.main import SUMMARIES, main, roundscope
 from tests.conftest import ROOT, child_environment, run_python
+from tests.telemetry.stores import whole_run, write_lines
 
 COMMANDS = list(SUMMARIES)
 NCM_COMMANDS = list(ncm.SUMMARIES)
@@ -212,3 +215,61 @@ def test_a_closed_stdout_is_no_traceback(tmp_path: Path) -> None:
     code += "main(['sql', 'select 1', '--store', sys.argv[1]])"
     child = run_python(code, str(tmp_path))
     assert (child.returncode, "Traceback" in child.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("place", ["before", "after", "both", "group"])
+def test_the_log_level_may_stand_before_and_after_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("ROUNDSCOPE_LOG_LEVEL", "warning")
+    level = ["--log-level", "error"]
+    nothing = ["--store", str(tmp_path / "none")]
+    arguments = {
+        "before": [*level, "show", *nothing],
+        "after": ["show", *level, *nothing],
+        "both": ["--log-level", "debug", "show", *level, *nothing],
+        "group": ["ncm", "run", *level, "--json", "--dry-run"],
+    }
+    with pytest.raises(SystemExit) as ended:
+        main(arguments[place])
+    assert (ended.value.code, os.environ["ROUNDSCOPE_LOG_LEVEL"]) == (2, "error")
+
+
+@pytest.mark.parametrize(
+    "command", [["report"], ["doctor"], ["run", "--quick"], ["view"], ["serve-metrics", "--port", "0"]]
+)
+def test_a_file_is_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--store", str(path)])
+    assert ended.value.code == 2
+    assert f"Invalid value for '--store': Directory '{path}' is a file." in capsys.readouterr().err
+
+
+def test_a_day_is_asked_for_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("2026-13-01", "1.10.2026", "yesterday", ""):
+        with pytest.raises(SystemExit) as ended:
+            main(["archive", "--before", text, "--store", str(tmp_path)])
+        assert ended.value.code == 2
+        assert f"{text!r} is no day: write it as YYYY-MM-DD, for instance 2026-10-01" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["asked to end", "interrupted"]
+)
+@pytest.mark.parametrize("command", [["view", "--no-browser"], ["serve-metrics", "--port", "0"]])
+def test_what_serves_ends_in_good_order(tmp_path: Path, command: list[str], number: signal.Signals, code: int) -> None:
+    write_lines(tmp_path, whole_run())
+    child = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "--log-level", "info", *command, "--store", str(tmp_path)],
+        env=child_environment() | {"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stderr is not None
+        assert "serving" in child.stderr.readline()
+        child.send_signal(number)
+        rest = child.stderr.read()
+        assert (child.wait(timeout=60), "Traceback" in rest) == (code, False)

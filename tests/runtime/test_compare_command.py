@@ -77,7 +77,7 @@ def test_rows_are_data(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("d", "seconds_per_token:+500%", "ordinary on all cannot be judged between two machines (processor: a cpu,"),
         ("d", "speedup:-1%", None),
         ("a", "peak_bytes:+0%", None),
-        ("b", "speedup:-5%:nowhere", "both runs have no such arm and class in common"),
+        ("b", "speedup:-5%:all:ordinary", "both runs have no such arm and class in common"),
     ],
 )
 def test_a_rule_fails_where_a_change_is_beyond_it_and_no_chance(
@@ -125,3 +125,15 @@ def test_what_is_no_rule_is_refused(text: str, capsys: pytest.CaptureFixture[str
 def test_an_unknown_run_is_refused(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = compare(capsys, store, "run-a", "run-z")
     assert (code, err.startswith("error: there is no run 'run-z'")) == (2, True)
+
+
+@pytest.mark.parametrize("about", ["nowhere", "all:suffix m=4", f"cpy:{ARM}"])
+def test_a_rule_about_what_neither_run_had_is_no_failed_one(
+    store: Path, capsys: pytest.CaptureFixture[str], about: str
+) -> None:
+    code, out, err = compare(capsys, store, "run-a", "run-b", "--fail-if", f"speedup:-5%:{about}")
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: --fail-if 'speedup:-5%:{about}': neither run has such a class or arm; they have the classes all, "
+        f"copy, list, write and the arms ordinary, {ARM}\n"
+    )

@@ -100,7 +100,7 @@ def test_the_sizes_of_a_store_are_those_of_its_files(tmp_path: Path) -> None:
     assert (child.returncode, child.stderr) == (0, "")
     shown = dict(line.rstrip().split("  ", 1) for line in child.stdout.split("\n\n")[0].splitlines())
     assert shown["journals"].strip() == f"1 files, {kept.stat().st_size:,} bytes"
-    assert shown["archive, problem 1"].strip().startswith(f"{partition} of the archive is missing or damaged")
+    assert shown["problem 1"].strip().startswith(f"{partition} of the archive is missing or damaged")
     assert measure_store(tmp_path / "none") is None
 
 
@@ -146,3 +146,21 @@ def test_doctor_leaves_nothing_behind() -> None:
         "try: main(['doctor', '--json'])\nexcept SystemExit: print(os.listdir(folder), file=sys.stderr)"
     )
     assert run_python(code, env={"ROUNDSCOPE_BLAS": "stock"}).stderr == "[]\n"
+
+
+def test_journals_that_cannot_be_read_are_no_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told by what the system says: whoever may read everything, as in a container, sees no permission denied."""
+    write_lines(tmp_path, whole_run())
+    listdir = os.listdir
+
+    def refuse(path: Path) -> list[str]:
+        if Path(path).name == "journal":
+            raise PermissionError(13, "Permission denied", str(path))
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    sizes = measure_store(tmp_path)
+    assert sizes is not None
+    assert sizes.problems == [
+        f"{tmp_path / 'journal'} cannot be read (Permission denied): its journals are not counted"
+    ]

@@ -293,3 +293,11 @@ def test_a_run_that_is_not_there_is_named_and_the_destination_kept(
     assert option != "--parquet" or not destination.exists()
     code, _, err = _export(capsys, store, option, destination, "--run", "run-")
     assert (code, "2 runs begin with 'run-'" in err) == (2, True)
+
+
+def test_tables_are_written_to_no_file(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "there"
+    path.write_text("mine")
+    code, out, err = call(capsys, "export", "--parquet", path, "--store", store)
+    assert (code, out, path.read_text()) == (2, "", "mine")
+    assert err == f"error: --parquet {path} is a file, and tables are written to a folder: name another\n"

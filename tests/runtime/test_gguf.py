@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -245,7 +246,25 @@ def test_a_tensor_of_another_shape_than_the_metadata_say_is_one_line(tmp_path):
 def test_a_damaged_file_is_told_apart(tmp_path, length):
     path = write_llama(tmp_path)
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(RoundscopeError, match=r"small.gguf is no GGUF file, or is damaged"):
+    with pytest.raises(RoundscopeError, match=r"small.gguf is no GGUF file, or is damaged") as caught:
+        load_target(path)
+    assert ("it is empty" if length == 0 else f"it ends at byte {length}, in the middle") in str(caught.value)
+    assert str(caught.value).endswith("; name another, or get it again")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"PK\3\4" + bytes(30), r"it begins with b'PK\\x03\\x04', version 0"),
+        (b"GGUF" + pack("<IQQQ", 3, 0, 1, 1) + b"k" + pack("<I", 99), "a value of unknown type 99 before byte 37"),
+        (b"GGUF" + pack("<IQQQ", 3, 0, 1, 1) + b"\xff" + bytes(9), "it has a text that is not UTF-8"),
+        (b"GGUF" + pack("<IQQQ", 3, 0, 1, 17) + b"general.alignment" + pack("<II", 4, 0), "it makes no sense"),
+    ],
+)
+def test_a_header_that_cannot_be_is_told_in_words(tmp_path, content, reason):
+    path = tmp_path / "small.gguf"
+    path.write_bytes(content)
+    with pytest.raises(RoundscopeError, match=f"is damaged: its header cannot be read \\({reason}\\)"):
         load_target(path)
 
 

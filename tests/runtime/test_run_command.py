@@ -82,6 +82,23 @@ def test_a_dry_run_says_its_plan_on_stdout_and_leaves_no_store(
     assert not (prompts.parent / "s").exists()
 
 
+def test_a_dry_run_holds_the_prompts_against_the_targets_positions(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longest = max(len(text) for text in TEXTS)
+    stand_in(monkeypatch, max_positions=longest)
+    code, out, err = run(capsys, prompts, "--dry-run")
+    assert (code, out) == (4, "")
+    assert f"has {longest} tokens and the target has positions for {longest} (" in err
+    stand_in(monkeypatch, max_positions=longest + 23)
+    code, _, err = run(capsys, prompts, "--dry-run")
+    n = sum(len(text) == longest for text in TEXTS)
+    assert code == 0
+    assert f"positions for {longest + 23} tokens, prompt and output together: {n} of {len(TEXTS)} prompts leave" in err
+    stand_in(monkeypatch, max_positions=longest + 24)
+    assert "prompt and output together" not in run(capsys, prompts, "--dry-run")[2]
+
+
 @pytest.mark.parametrize(("n", "said"), [(4, "mine (4)"), (5, None)])
 def test_classes_too_small_for_a_verdict_are_named_beforehand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], n: int, said: str | None
@@ -99,7 +116,7 @@ def test_a_dry_run_tells_of_a_store_that_cannot_be_written(
     refuse_to_load(monkeypatch)
     (prompts.parent / "s").write_text("a file")
     code, out, err = run(capsys, prompts, "--dry-run")
-    assert (code, out, "--store DIR" in err) == (1, "", True)
+    assert (code, out, f"'--store': Directory '{prompts.parent / 's'}' is a file." in err) == (2, "", True)
 
 
 def test_json_is_one_document_whose_command_can_be_pasted(
@@ -281,7 +298,8 @@ def test_a_store_that_cannot_be_written_is_refused_before_a_model_is_loaded(
     prompts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refuse_to_load(monkeypatch)
-    (prompts.parent / "s").write_text("a file")
+    (prompts.parent / "s").mkdir()
+    (prompts.parent / "s" / "journal").write_text("a file")
     code, out, err = run(capsys, prompts)
     assert (code, out) == (1, "")
     assert re.fullmatch(r"error: [^\n]*--store DIR[^\n]*\n", err)

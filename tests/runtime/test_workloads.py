@@ -262,8 +262,9 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     cure = "check the path"
     assert read_error(tmp_path / "p.txt") == f"p.txt cannot be read (No such file or directory): {cure}"
-    (tmp_path / "p.jsonl").mkdir()
-    assert read_error(tmp_path / "p.jsonl") == f"p.jsonl cannot be read (Is a directory): {cure}"
+    for name in ("p.jsonl", "p"):
+        (tmp_path / name).mkdir()
+        assert read_error(tmp_path / name) == f"{name} is a folder: name a .jsonl or .txt file of prompts"
 
 
 def test_text_is_one_user_message_where_there_is_a_chat_template() -> None:

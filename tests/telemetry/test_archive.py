@@ -20,6 +20,7 @@ from telemetry.archiving import DIFFERENT, archive_before
 from telemetry.errors import RoundscopeError, UsageError
 from telemetry.journal import FOLDER, Journal
 from telemetry.records import SCHEMA_VERSION, LossRecord
+from telemetry.sizes import measure_store
 from telemetry.store import DATABASE, connect, load
 from tests.conftest import run_python
 from tests.telemetry.stores import (
@@ -318,6 +319,31 @@ def test_a_damaged_partition_is_refused_by_name_until_it_is_restored(store: Path
         assert column(connected.con, "SELECT count(*) FROM runs") == [0]
     path.write_bytes(content)
     assert look(store) == expected
+
+
+@pytest.mark.parametrize("how", ["bit", "short", "gone"])
+def test_a_damaged_partition_whose_rows_the_database_has_is_named(store: Path, how: str) -> None:
+    expected = look(store)
+    archive_before(store, DAY)
+    look(store)
+    [path] = (store / archive.FOLDER).glob("rounds/run=run-1/*/*.parquet")
+    content = path.read_bytes()
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-1] if how == "short" else content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    with connect(store) as connected:
+        [note] = connected.notes
+        assert connected.source == "database"
+    assert note.startswith(f"{path} of the archive is missing or damaged (")
+    assert note.endswith("restore that file from a copy before the database is deleted or made anew")
+    assert look(store) == expected
+    sizes = measure_store(store)
+    assert sizes is not None
+    assert [problem.partition(" of the archive")[0] for problem in sizes.problems] == [str(path)]
+    path.write_bytes(content)
+    with connect(store) as connected:
+        assert connected.notes == ()
 
 
 def test_what_a_newer_version_archived_is_refused_by_name(store: Path) -> None:

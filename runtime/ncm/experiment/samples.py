@@ -81,12 +81,15 @@ def read_samples(config: NcmConfig, path: Path, n: int | None) -> Samples:
     from runtime.ncm.sudoku.files import load_puzzles
 
     puzzles = load_puzzles(path, n)
+    short = n is not None and len(puzzles) < n
     grids = tuple(puzzle.grid for puzzle in puzzles if puzzle.kind != "unsolvable")
     notes = tuple(
         f"{path.name}, {puzzle.id}: {puzzle.kind}, {puzzle.reason}; {_TREATED[puzzle.kind]}"
         for puzzle in puzzles
         if puzzle.kind != "unique"
     )
+    if short:
+        notes = (f"{path.name} has {len(puzzles)} puzzles, fewer than the {n} of --n-puzzles; all are taken", *notes)
     if not grids:
         raise UsageError(f"{path} has no puzzle with a solution: {'; '.join(notes)}")
     return Samples(path.name, grids, check_sudoku, notes)

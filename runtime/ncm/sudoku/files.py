@@ -38,6 +38,8 @@ def load_puzzles(path: str | Path, n: int | None = None) -> list[Puzzle]:
     Raises UsageError with file, line, fault and cure for every line that is no puzzle (the first ten), for a file that
     cannot be read, and for one without puzzles.
     """
+    if Path(path).is_dir():
+        raise UsageError(f"{path} is a folder: name a file of puzzles")
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:

@@ -240,3 +240,14 @@ def test_a_bad_puzzle_is_refused_with_its_line(
     code, out, err = run(capsys, config, "--puzzles", path)
     assert (code, out) == (2, "")
     assert f"{path}:2: " in err
+
+
+def test_a_file_of_fewer_puzzles_than_asked_for_is_told(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("".join(f"{format_grid(make_puzzle(60, seed)[0])}\n" for seed in range(2)))
+    said = "note: mine.txt has 2 puzzles, fewer than the 5 of --n-puzzles; all are taken\n"
+    for n, is_told in (("5", True), ("2", False)):
+        code, _, err = run(capsys, config, "--puzzles", path, "--n-puzzles", n, "--dry-run")
+        assert (code, said in err) == (0, is_told)

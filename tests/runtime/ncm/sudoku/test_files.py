@@ -91,3 +91,8 @@ def test_a_grid_is_drawn_in_boxes() -> None:
         "------+-------+------",
     ]
     assert len(drawn) == 11
+
+
+def test_a_folder_is_no_file_of_puzzles(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a folder: name a file of puzzles"):
+        load_puzzles(tmp_path)
