@@ -23,6 +23,10 @@ ARMS = (
     Arm("prompt-lookup", 8, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6),
     Arm("silent", 3, offers=0.0),
 )
+CONTROLLED = (
+    Arm("prompt-lookup", 8, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6, auto=True),
+    Arm("unrivalled", 6, rate=0.4, auto=True),
+)
 
 ONE_RUN = [name for name in queries.names("speculation") if name not in (*TWO_RUNS, "ranks")]
 LINES = ("n_torn_lines", "n_rejected_lines", "n_waiting_lines", "n_lost_records", "n_unassigned_lines")
@@ -68,9 +72,9 @@ def approximate(row: Row) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[1, 2])
 def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
     """A run in a store, and recomputed: two seeds."""
-    simulation = Simulation(
-        n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=0.003 * (request.param - 1)
-    )
+    growth = 0.003 * (request.param - 1)
+    arms = (*ARMS, *CONTROLLED)
+    simulation = Simulation(n_prompts=9, arms=arms, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=growth)
     generations, rounds = simulation.rows()
     damage(generations, rounds)
     with open_store() as con:
