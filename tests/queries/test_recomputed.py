@@ -72,9 +72,9 @@ def approximate(row: Row) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[1, 2])
 def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
     """A run in a store, and recomputed: two seeds."""
-    growth = 0.003 * (request.param - 1)
-    arms = (*ARMS, *CONTROLLED)
-    simulation = Simulation(n_prompts=9, arms=arms, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=growth)
+    simulation = Simulation(
+        n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=0.003 * (request.param - 1)
+    )
     generations, rounds = simulation.rows()
     damage(generations, rounds)
     with open_store() as con:
@@ -114,6 +114,23 @@ def test_rules_of_acceptance_beside_each_other(con: duckdb.DuckDBPyConnection, n
         assert [arm for arm, is_exact in exact.items() if not is_exact] == ["prompt-lookup m=8 relaxed (not exact)"]
         notes = {row[1] for row in queries.run(con, name).rows if "not exact: its output" in str(row[-1])}
         assert notes == {"prompt-lookup m=8 relaxed (not exact)"}
+
+
+@pytest.mark.parametrize("name", ["break_even_surface", "controller", "decisions", "draft_length", "verdict"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_query_with_controlled_arms_is_the_recomputed(con: duckdb.DuckDBPyConnection, name: str, seed: int) -> None:
+    simulation = Simulation(n_prompts=6, arms=(*ARMS, *CONTROLLED), repeats=2, tokens=24, noise=0.2, seed=seed)
+    generations, rounds = simulation.rows()
+    damage(generations, rounds)
+    insert(con, "runs", [simulation.run_row()])
+    insert(con, "generations", generations)
+    insert(con, "rounds", rounds)
+    forecasts, costs = list(simulation.forecasts(generations)), list(simulation.verify_costs())
+    insert(con, "forecasts", forecasts)
+    insert(con, "verify_costs", costs)
+    found = as_rows(queries.run(con, name))
+    assert found == [approximate(row) for row in recompute(Recomputed(generations, rounds, forecasts, costs), name)]
+    assert found
 
 
 def test_two_runs_compared_are_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
