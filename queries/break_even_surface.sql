@@ -6,7 +6,7 @@
 --   run_id: id of the run; default: the latest
 -- columns:
 --   run_id: id of the run
---   kind: surface: a point of the grid, by the measured price of verification; drafter: an arm that was run
+--   kind: surface: a point of the grid, by the measured price of verification; drafter: an arm that was run with one m
 --   arm: drafter and draft length, as the run names them; NULL: a point of the grid
 --   class: class of the prompts; 'all': pooled over the classes
 --   m: draft length [tokens]
@@ -73,7 +73,14 @@ points as (
     from comparisons as c
     left join judged as j on c.arm = j.arm and c.scope = j.scope
     left join verify_prices as v on v.width = c.draft_length + 1
-    where c.draft_length > 0 and c.n_rounds > 0
+    -- A controller's arm has no one m.
+    where
+        c.draft_length > 0
+        and c.n_rounds > 0
+        and c.arm not in (
+            select g.arm from run_generations as g
+            where g.controlled
+        )
 ),
 
 -- By bisection: more acceptance never commits less.

@@ -35,8 +35,9 @@
 with recursive
 whole as materialized (
     select
-        *,
-        regexp_replace(arm, ' m=\d+$', '') as spec
+        -- A controller's rounds have no one length, which 0 says: they serve to price any, and are no check of one.
+        * replace (case when controlled then 0 else draft_length end as draft_length),
+        regexp_replace(arm, ' m=(auto|\d+)$', '') as spec
     from generation_totals
     where
         timing = 'fused'
@@ -99,7 +100,7 @@ replayed as (
 -- tells nothing of the device's.
 drafting as (
     select
-        regexp_replace(g.arm, ' m=\d+$', '') as spec,
+        regexp_replace(g.arm, ' m=(auto|\d+)$', '') as spec,
         case when var_pop(r.proposed) > 0 then regr_intercept(r.draft_ns, r.proposed) else avg(r.draft_ns) end as base,
         case when var_pop(r.proposed) > 0 then regr_slope(r.draft_ns, r.proposed) else 0 end as per_token
     from rounds as r

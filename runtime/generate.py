@@ -7,12 +7,12 @@ the cause and the cure.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TypedDict, Unpack, get_args
+from typing import Literal, TypedDict, Unpack, get_args
 
 from runtime.backend import prepare
 from runtime.caches import KeptCache, require_undo
 from runtime.caches.quantising import Quantising, refuse_quantised
-from runtime.generation import Generation
+from runtime.generation import Generation, Stepper
 from runtime.generation_log import GenerationLog
 from runtime.ordinary import Ordinary
 from runtime.penalty import DEFAULT_CONTEXT, make_penalty
@@ -20,6 +20,8 @@ from runtime.processing import LogitsProcessor
 from runtime.protocols import Drafter, Prompt, Target, Textual
 from runtime.sampling import make_sampling
 from runtime.session import Session
+from runtime.speculative.adaptive import Adaptive
+from runtime.speculative.controller import Controller
 from runtime.speculative.relaxed import EXACT, Relaxed, parse_policy
 from runtime.speculative.stepper import Speculative
 from runtime.stopping import make_stopper
@@ -79,8 +81,9 @@ def speculate(
     drafter: Drafter | str,
     prompt: Prompt,
     *,
-    draft_length: int,
+    draft_length: int | Literal["auto"],
     max_tokens: int,
+    controller: Controller | None = None,
     timing: Timing = "fused",
     coupling: Coupling = "residual",
     policy: str = EXACT,
@@ -96,11 +99,13 @@ def speculate(
     as in `runtime.speculative.relaxed`: more proposed tokens stand, and the output is not the target's. The rest is as
     in `decode`.
 
+    draft_length "auto": a controller chooses for each round, 0 among others; `controller` is the one to use, which goes
+    on with what it knows of costs (docs/controller.md).
+
     Raises UsageError and Unsupported as `decode` does; Unsupported also for a target or drafter whose cache can be
     neither trimmed nor restored, and for a drafter with another vocabulary.
     """
-    if draft_length < 0:
-        raise UsageError(f"draft_length is {draft_length}; it must be 0 or more")
+    _check_length(draft_length, controller)
     if timing not in get_args(Timing):
         raise UsageError(f"timing is {timing!r}; it must be one of {', '.join(get_args(Timing))}")
     relaxed = parse_policy(policy)
@@ -114,9 +119,11 @@ def speculate(
         check(target)
     session, log = _prepare(target, prompt, max_tokens, timing, options, takes_back=True)
     try:
-        stepper = Speculative(
-            session, drafter, draft_length=draft_length, timing=timing, coupling=coupling, relaxed=relaxed
-        )
+        rule: _Rule = {"timing": timing, "coupling": coupling, "relaxed": relaxed}
+        if isinstance(draft_length, str):
+            stepper: Stepper = Adaptive(session, drafter, controller=controller or Controller(), **rule)
+        else:
+            stepper = Speculative(session, drafter, draft_length=draft_length, **rule)
     except Exception:
         session.cache.release()
         raise
@@ -135,6 +142,23 @@ def check_coupling(coupling: Coupling, temperature: float, relaxed: Relaxed | No
         raise UsageError(
             f"coupling='equality' has no effect with the policy relaxed:{relaxed.rule}; leave one of them out"
         )
+
+
+def _check_length(draft_length: int | str, controller: Controller | None) -> None:
+    if isinstance(draft_length, str) and draft_length != "auto":
+        raise UsageError(f"draft_length is {draft_length!r}; it must be a number or 'auto'")
+    if isinstance(draft_length, int) and draft_length < 0:
+        raise UsageError(f"draft_length is {draft_length}; it must be 0 or more, or 'auto'")
+    if controller is not None and draft_length != "auto":
+        raise UsageError("a controller chooses the draft length: give draft_length='auto' with it, or leave it out")
+
+
+class _Rule(TypedDict):
+    """What rounds of any length are done by."""
+
+    timing: Timing
+    coupling: Coupling
+    relaxed: Relaxed | None
 
 
 def _prepare(

@@ -38,6 +38,10 @@ class Stepper(Protocol):
         """Most tokens asked for in a round."""
 
     @property
+    def controlled(self) -> bool:
+        """Whether a controller chooses how many are asked for, up to `draft_length`."""
+
+    @property
     def pipelined(self) -> bool:
         """Whether a step is launched before the last one is read."""
 

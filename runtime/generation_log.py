@@ -59,6 +59,7 @@ class GenerationLog:
                 arm=labels.arm or stepper.arm,
                 drafter=None if stepper.drafter is None else stepper.drafter.name,
                 draft_length=stepper.draft_length,
+                controlled=stepper.controlled,
                 pipelined=stepper.pipelined,
                 timing=self._timing,
                 model=getattr(session.target, "name", type(session.target).__name__),

@@ -21,6 +21,7 @@ class Ordinary:
 
     drafter = None
     draft_length = 0
+    controlled = False
     coupling = None
     relaxation = None
     arm = "ordinary"
@@ -32,12 +33,25 @@ class Ordinary:
         self._seen: Any = None
         self._launched = 0
 
+    @property
+    def is_in_flight(self) -> bool:
+        """Whether a step was launched that nobody has read."""
+        return self._in_flight is not None
+
+    def resume(self) -> None:
+        """The history has grown without this; nothing is in flight."""
+        self._launched, self._seen = self._session.position, None
+
+    def drop(self) -> None:
+        """Forget the step in flight, whose position stays in the cache's layers."""
+        self._in_flight = None
+
     def prefill(self) -> None:
         """Fill the target's cache."""
         self._session.prefill()
 
-    def step(self, open_round: OpenRound) -> None:
-        """Commit one token of the target's."""
+    def step(self, open_round: OpenRound, *, launches: bool = True) -> None:
+        """Commit one token of the target's. launches: the step after it too, if steps are pipelined."""
         import mlx.core as mx
 
         session = self._session
@@ -46,7 +60,7 @@ class Ordinary:
             current = self._launch(mx.array(session.history[-1:]))
         if isinstance(current, Exception):
             raise current
-        self._in_flight = self._launch(current) if self.pipelined and session.remaining > 1 else None
+        self._in_flight = self._launch(current) if launches and self.pipelined and session.remaining > 1 else None
         open_round.width = 1
         open_round.mark("verify", "host_launch")
         [[token]] = read(current)
@@ -77,7 +91,7 @@ class Ordinary:
 
     def abandon(self, open_round: OpenRound) -> None:
         """Give up the open round and whatever is in flight."""
-        self._in_flight = None
+        self.drop()
         self._session.roll_back()
         open_round.cache_length = self._session.cache.length
         open_round.skip()

@@ -86,7 +86,8 @@ class Drafter(Protocol):
 
     `prefix_consistent`: propose(history, m) is the beginning of propose(history, m + 1).
 
-    One that can sample also has `sample_with` (see `SamplingDrafter`).
+    One that can sample also has `sample_with` (see `SamplingDrafter`). One with `on_host = True` proposes on the host
+    in microseconds and has no state but the history: a controller asks it while steps are made, and watches.
     """
 
     name: str

@@ -7,12 +7,26 @@ without gaps or overlaps, and T_round is the time from its making to the last ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from runtime.device import syncs
 from runtime.stopping import Stop
-from telemetry.records import Basis, Outcome, RoundRecord, Way
+from telemetry.records import Basis, Outcome, Reason, RoundRecord, Way
+
+
+class Decision(NamedTuple):
+    """The m that a controller chose for a round, with what spoke for it.
+
+    expected_ns, step_ns: nanoseconds per committed token that it expected of m, and of an ordinary step; None: it knew
+    nothing of them.
+    """
+
+    m: int
+    reason: Reason
+    expected_ns: int | None
+    step_ns: int | None
 
 
 class Round(msgspec.Struct, frozen=True, gc=False):
@@ -21,7 +35,7 @@ class Round(msgspec.Struct, frozen=True, gc=False):
 
     `tokens` are the committed ids, `stop` is the id or string that ended the output in this round, `stages`
     maps a stage to its duration and to the basis it was timed on. `proposer` is the part of a composed drafter that
-    proposed.
+    proposed. `decision` is the controller's, if there was one.
     """
 
     index: int
@@ -44,6 +58,7 @@ class Round(msgspec.Struct, frozen=True, gc=False):
     replayed: int
     processed: int
     proposer: str | None = None
+    decision: Decision | None = None
 
 
 class OpenRound:
@@ -56,6 +71,7 @@ class OpenRound:
         "accepted",
         "cache_length",
         "cut",
+        "decision",
         "drafter_length",
         "index",
         "outcome",
@@ -83,6 +99,7 @@ class OpenRound:
         self.tokens: list[int] = []
         self.proposal: list[int] = []
         self.stop: Stop | None = None
+        self.decision: Decision | None = None
         self.cache_length = 0
         self.overlap: float | None = None
         self.overlap_positions: int | None = None
@@ -141,10 +158,12 @@ class OpenRound:
             self.replayed,
             self.processed,
             self.proposer,
+            self.decision,
         )
 
     def record(self, closed: Round, generation_id: str, anchor_ns: int, *, with_text: bool) -> RoundRecord:
         """The same round as a record; `anchor_ns` is the generation's monotonic anchor."""
+        _, reason, expected_ns, step_ns = self.decision or _NO_DECISION
         find = self.stages.get
         draft_ns, draft_basis = find("draft", _NOT_ENTERED)
         verify_ns, verify_basis = find("verify", _NOT_ENTERED)
@@ -186,7 +205,11 @@ class OpenRound:
             list(self.tokens) if with_text else None,
             self.overlap,
             self.overlap_positions,
+            reason,
+            expected_ns,
+            step_ns,
         )
 
 
+_NO_DECISION = (0, None, None, None)
 _NOT_ENTERED: tuple[int, None] = (0, None)

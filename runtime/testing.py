@@ -140,7 +140,7 @@ class ScriptedTarget:
 class ScriptedDrafter:
     """A drafter that proposes what `propose(history, m) -> ids` says.
 
-    prefix_consistent: as in Drafter. lazy: propose an `mx.array` instead of ints. cost_ns,
+    prefix_consistent, on_host: as in Drafter. lazy: propose an `mx.array` instead of ints. cost_ns,
     clock: as in ScriptedTarget, by tokens asked for and history. fail_at: the proposal, counted from 0, that
     raises.
     """
@@ -151,11 +151,13 @@ class ScriptedDrafter:
         *,
         prefix_consistent: bool = True,
         lazy: bool = False,
+        on_host: bool = False,
         cost_ns: Cost | None = None,
         clock: FakeClock | None = None,
         fail_at: int | None = None,
     ) -> None:
         self.name = "scripted"
+        self.on_host = on_host
         self.length = 0
         self.prefix_consistent = prefix_consistent
         self.committed: list[int] = []

@@ -18,7 +18,7 @@ BUCKETS_NS = (*(tenth * unit for unit in (10**4, 10**5, 10**6, 10**7, 10**8) for
 """Upper bounds of the histograms' buckets: 0.1 ms to 10 s, three a decade [ns]."""
 
 MAX_POSITION = 63
-"""Last position of a proposal with a count of its own; what was accepted beyond it is under `64+`."""
+"""Last position, and longest m, of a proposal with a count of its own; what is beyond it is under `64+`."""
 
 MAX_GROUPS = 100
 """Pairs of model and arm (or configuration and arm) with series of their own; further ones are under `other`."""
@@ -94,6 +94,12 @@ METRICS: dict[str, Metric] = {
             "unaccounted_seconds", "counter", ROUNDS, "part of decode_seconds outside rounds; consumers' time is in it"
         ),
         _metric("rounds", "counter", (*ROUNDS, "outcome"), "rounds, by how they ended"),
+        _metric(
+            "controlled_rounds",
+            "counter",
+            (*ROUNDS, "reason", "m"),
+            f"rounds for which a controller chose m, by why and by m; `{MAX_POSITION + 1}+`: all longer ones",
+        ),
         _metric("proposals", "counter", ROUNDS, "rounds in which something was proposed"),
         _metric("draft_tokens", "counter", ROUNDS, "proposed tokens"),
         _metric("accepted_tokens", "counter", ROUNDS, "proposed tokens that were accepted (A)"),

@@ -231,6 +231,9 @@ class Metrics:
         if record.overlap is not None and record.overlap_positions is not None:
             add("overlap_tokens", labels, round(record.overlap * MILLIONTHS))
             add("overlap_positions", labels, record.overlap_positions)
+        if record.reason is not None:
+            m = f"{MAX_POSITION + 1}+" if record.requested > MAX_POSITION else str(record.requested)
+            add("controlled_rounds", (*labels, record.reason, m))
         if record.trim_way != "none":
             add("cache_trims", (*labels, record.trim_way))
             add("cache_trimmed_positions", labels, max(0, record.width - record.committed))

@@ -30,6 +30,7 @@ Power: TypeAlias = Literal["mains", "battery"]
 Way: TypeAlias = Literal["none", "trim", "snapshot"]
 NcmFinish: TypeAlias = Literal["complete", "exited", "cancelled", "error"]
 Exit: TypeAlias = Literal["none", "verified"]
+Reason: TypeAlias = Literal["prior", "best", "probe", "budget", "landing", "last"]
 Policy: TypeAlias = Literal["block_diagonal", "block_causal"]
 PrefixAttention: TypeAlias = Literal["all", "units"]
 LevelAttention: TypeAlias = Literal["all", "cells"]
@@ -167,6 +168,10 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     arm: Annotated[str, about("what was done: `ordinary`, or drafter and draft length")]
     drafter: Annotated[str | None, about("name of the drafter; NULL: ordinary decoding")] = None
     draft_length: Annotated[Count, about("proposed tokens asked for per round at most (m)", "tokens")]
+    controlled: Annotated[
+        bool | None,
+        about("a controller chose m for each round, up to draft_length; NULL: written before there was one"),
+    ] = None
     pipelined: Annotated[bool, about("whether the next step is launched before the last one is read")]
     timing: Annotated[Timing, about("timing mode")]
     model: Annotated[str, about("name of the target")]
@@ -319,6 +324,16 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
         ),
     ] = None
     overlap_positions: Annotated[Count | None, about("proposed tokens that overlap sums over", "tokens")] = None
+    reason: Annotated[
+        Reason | None,
+        about(
+            "why the controller chose this m (requested): best, by its estimates; prior, as nothing was judged yet; "
+            "probe, to learn; budget, 0, as a probe was due and too much had been lost; landing, 0, as a step was in "
+            "flight; last, 0, as one token was left; NULL: there was no controller"
+        ),
+    ] = None
+    expected_ns: Annotated[Count | None, about("time a committed token that it expected of its choice", "ns")] = None
+    expected_step_ns: Annotated[Count | None, about("time that it expected of an ordinary step", "ns")] = None
 
 
 class ForecastRecord(Struct, tag="forecast", tag_field="type", kw_only=True, omit_defaults=True, gc=False):

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import queries
-from dashboards.page import ncm, speculation
+from dashboards.page import control, ncm, speculation
 from dashboards.page.drawing import require_library
 from dashboards.page.parts import NOTHING, Figure, Section, Table
 from dashboards.page.strip import make_strip
 from dashboards.page.templates import fill_in
 from dashboards.report.completeness import say_completeness
+from dashboards.report.control import say_controllers
 from dashboards.report.generations import Recorded, read_generation
 from dashboards.report.heading import describe_run
 from dashboards.report.ncm_sentences import say_alone, say_cache, say_exit, say_memory, say_work
@@ -84,6 +85,7 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
     advice = choose(verdicts)
     costs, lengths = _ask(con, "verify_cost", run_id), _ask(con, "draft_length", run_id)
     overlaps = _ask(con, "overlap", run_id)
+    controllers = _ask(con, "controller", run_id)
     sections = [
         _section("verdict", "Does it pay?", [*_say_arms(con, run_id, verdicts)], [speculation.make_speedups(verdicts)]),
         _section("survival", "How far the drafter gets", [], speculation.make_survivals(_ask(con, "survival", run_id))),
@@ -104,6 +106,12 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
             "What is accepted at a temperature",
             [say_overlap(row) for row in overlaps if row["class"] == POOLED],
             [speculation.make_overlaps(overlaps)] if overlaps else [],
+        ),
+        _section(
+            "controller",
+            "What the controller chose",
+            [*say_controllers(controllers, lengths)],
+            control.make_choices(controllers, _ask(con, "decisions", run_id)),
         ),
         _section("stages", "Where the time goes", [], [speculation.make_stages(_ask(con, "stages", run_id))]),
     ]

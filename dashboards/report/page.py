@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dashboards.report.completeness import say_completeness
+from dashboards.report.control import say_controllers
 from dashboards.report.heading import describe_run
 from dashboards.report.ncm import render_ncm
 from dashboards.report.printing import STYLES, make_grid, say
@@ -62,10 +63,15 @@ def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, cons
         if said := say_break_even(break_even[arm, POOLED]):
             say(console, said)
         console.print()
-    if forecasts := list(say_draft_lengths(fetch(con, "draft_length", run_id))):
-        for said in forecasts:
+    lengths = fetch(con, "draft_length", run_id)
+    for paragraph in (
+        list(say_draft_lengths(lengths)),
+        list(say_controllers(fetch(con, "controller", run_id), lengths)),
+    ):
+        for said in paragraph:
             say(console, said)
-        console.print()
+        if paragraph:
+            console.print()
     if overlaps := [row for row in fetch(con, "overlap", run_id) if row["class"] == POOLED]:
         for row in overlaps:
             say(console, say_overlap(row))

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.lengths import LengthType
 from runtime.cli.output import read_text
 from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP, STORE_FOLDER
 from runtime.cli.sampling import POLICY_HELP, sampling_options
 from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
+    from runtime.experiment.lengths import DraftLength
     from runtime.generate import Options
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
@@ -34,9 +36,9 @@ Examples:
 @click.option("--drafter", metavar="NAME", help="Who proposes. [default: nobody, ordinary decoding]")
 @click.option(
     "--draft-length",
-    type=click.IntRange(min=1),
+    type=LengthType(),
     metavar="N",
-    help=f"Tokens per proposal, 1 or more. [default: {DEFAULT_LENGTHS[0]}]",
+    help=f"Tokens per proposal, 1 or more; auto: a controller chooses for each round. [default: {DEFAULT_LENGTHS[0]}]",
 )
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Limit of the output.")
@@ -54,7 +56,7 @@ def command(
     prompt: str,
     model: str | None,
     drafter: str | None,
-    draft_length: int | None,
+    draft_length: DraftLength | None,
     draft_model: str | None,
     max_tokens: int,
     temperature: float,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.lengths import LengthType
 from runtime.cli.main import INTERRUPTED
 from runtime.cli.sampling import POLICY_HELP, sampling_options
 from runtime.cli.scraping import check_metrics_port, metrics_port_option
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from runtime.cli.ranks import Part
     from runtime.distributed import Launch
     from runtime.experiment.execution import Execution
+    from runtime.experiment.lengths import DraftLength
     from runtime.experiment.plan import Plan, Request
     from runtime.targets import MlxTarget
     from runtime.workloads import Workload
@@ -42,6 +44,7 @@ EXAMPLE = """\b
 Examples:
   roundscope run --quick
   roundscope run --model ./my-model --drafter prompt-lookup --draft-length 4 --draft-length 8 --prompts mine.jsonl
+  roundscope run --draft-length auto --draft-length 4 --draft-length 8
   roundscope run --temperature 0.8 --top-p 0.95 --coupling residual --coupling equality
   roundscope run --policy exact --policy relaxed:threshold=0.2
   mlx.launch -n 2 -- roundscope run --quick
@@ -61,10 +64,10 @@ Examples:
 @click.option(
     "--draft-length",
     "lengths",
-    type=click.IntRange(min=1),
+    type=LengthType(),
     multiple=True,
     metavar="N",
-    help="Tokens per proposal, 1 or more; repeatable. [default: 8]",
+    help="Tokens per proposal, 1 or more; auto: a controller chooses for each round; repeatable. [default: 8]",
 )
 @click.option("--draft-model", metavar="M", help="Model of the drafter `assistant`; implies it.")
 @click.option("--prompts", type=click.Path(path_type=Path), metavar="FILE", help="Your prompts: .jsonl or .txt.")
@@ -113,7 +116,7 @@ Examples:
 def command(
     model: str | None,
     drafters: tuple[str, ...],
-    lengths: tuple[int, ...],
+    lengths: tuple[DraftLength, ...],
     draft_model: str | None,
     prompts: Path | None,
     quick: bool,

@@ -10,6 +10,7 @@ class HostDrafter:
 
     prefix_consistent = True
     pure_in_history = True
+    on_host = True
 
     def __init__(self) -> None:
         self.length = 0

@@ -17,17 +17,24 @@ from typing import Any
 from runtime.experiment.calibration import WIDTHS, measure_verify_costs
 from runtime.experiment.comparison import Output, compare
 from runtime.experiment.forecast import LONGEST, can_forecast, forecast
+from runtime.experiment.lengths import AUTO
 from runtime.experiment.plan import ORDINARY, Arm, Block, Plan, PlannedPrompt
 from runtime.experiment.signals import catch_signals
 from runtime.generate import decode, speculate
 from runtime.generation import Generation
 from runtime.penalty import make_penalty
+from runtime.speculative.controller import Controller
+from runtime.speculative.costs import Curve
 from runtime.targets import MlxTarget
 from telemetry.logs import get_logger
 from telemetry.recorder import Recorder
 from telemetry.records import ComparisonRecord, Timing
 
 WARM_UP_TOKENS = 16
+
+CONTROL_WIDTHS = (1, 2, 3, 5, 9, 17)
+CONTROL_REPEATS = 2
+"""What is measured for controllers before the warm-up: under two seconds with the default target."""
 
 
 class Execution:
@@ -51,6 +58,7 @@ class Execution:
         self._ordinary: dict[tuple[str, int], Output] = {}
         penalty = make_penalty(plan.request.repetition_penalty, plan.request.repetition_context)
         self._processors = () if penalty is None else (penalty.make_processor(),)
+        self._controllers: dict[str, Controller] = {}
 
     def run(self) -> None:
         """Do everything, or as much as an interrupt (Ctrl-C, SIGTERM) lets it."""
@@ -74,11 +82,33 @@ class Execution:
         first = self._plan.prompts[0]
         if self._plan.learns:
             self._teach()
+        self._calibrate()
         for arm in self._plan.arms:
             self._generate(arm, first, 0, self._plan.request.timing, warm_up=True, max_tokens=WARM_UP_TOKENS)
         # What is alive now stays alive; the collector need not walk it between timed rounds.
         gc.collect()
         gc.freeze()
+
+    def _calibrate(self) -> None:
+        """Measure what forwards cost, once, for the controllers to begin with."""
+        arms = [arm.name for arm in self._plan.arms if arm.is_auto]
+        if not arms:
+            return
+        first, limit = self._plan.prompts[0].ids, self._target.max_positions
+        lengths = [len(prompt.ids) for prompt in self._plan.prompts]
+        contexts = {min(lengths), max(lengths) + self._plan.request.max_tokens // 2}
+        measured = measure_verify_costs(
+            self._target,
+            first,
+            [context for context in contexts if limit is None or context < limit],
+            widths=CONTROL_WIDTHS,
+            repeats=CONTROL_REPEATS,
+            now=self._recorder.clock.monotonic_ns,
+            go_on=lambda: not self.interrupted,
+        )
+        records = list(measured)
+        curve = Curve.of(records) if records else None
+        self._controllers = {name: Controller(curve) for name in arms}
 
     def _teach(self) -> None:
         ordinary = self._plan.arms[0]
@@ -119,7 +149,7 @@ class Execution:
         if not drafters or self.interrupted:
             return
         request, prompts = self._plan.request, {prompt.item.id: prompt for prompt in self._plan.prompts}
-        longest = max(LONGEST, *request.draft_lengths)
+        longest = max(LONGEST, *(arm.draft_length for arm in self._plan.arms))
         for (prompt_id, repeat), ordinary in self._ordinary.items():
             for spec, drafter in drafters.items():
                 if self.interrupted:
@@ -175,7 +205,13 @@ class Execution:
         if arm.drafter is None:
             return decode(self._target, prompt.ids, **shared)
         shared |= {"coupling": arm.coupling, "policy": arm.policy, "timing": timing}
-        return speculate(self._target, arm.drafter, prompt.ids, draft_length=arm.draft_length, **shared)
+        if arm.is_auto:
+            # Attributed rounds are dearer: what they cost must not become what fused ones are taken to cost.
+            controller = self._controllers[arm.name] if timing == self._plan.request.timing else None
+            shared |= {"draft_length": AUTO, "controller": controller}
+        else:
+            shared["draft_length"] = arm.draft_length
+        return speculate(self._target, arm.drafter, prompt.ids, **shared)
 
     def _drain(self, generation: Generation) -> list[int]:
         self._open = generation

@@ -13,10 +13,12 @@ from hashlib import sha256
 
 from runtime.caches import require_undo
 from runtime.drafters import make, parse
+from runtime.experiment.lengths import AUTO, DraftLength
 from runtime.generate import Options
 from runtime.penalty import DEFAULT_CONTEXT, make_penalty
 from runtime.protocols import Drafter, Target
 from runtime.sampling import SEED_BITS, make_sampling
+from runtime.speculative.controller import LONGEST
 from runtime.speculative.relaxed import EXACT, parse_policy
 from runtime.speculative.verification import name_rule
 from runtime.targets import MlxTarget
@@ -34,7 +36,7 @@ ATTRIBUTED_PER_CLASS = 2
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for. drafters: specs as `runtime.drafters.make` takes them; draft_lengths: each m to try.
+    """What the user asked for. drafters: specs as `runtime.drafters.make` takes them; draft_lengths: each m, or `auto`.
 
     temperature, top_k, top_p, min_p: as in `runtime.sampling.Sampling`; seed: of the order, and of what is drawn.
     repetition_penalty, repetition_context: as in `runtime.penalty.Penalty`. couplings: at a temperature, each that the
@@ -42,7 +44,7 @@ class Request:
     """
 
     drafters: tuple[str, ...]
-    draft_lengths: tuple[int, ...]
+    draft_lengths: tuple[DraftLength, ...]
     draft_model: Target | str | None
     max_tokens: int
     repeats: int
@@ -72,7 +74,7 @@ class Request:
             if value < 1:
                 raise UsageError(f"{name} is {value}; it must be 1 or more")
         for length in self.draft_lengths:
-            if length < 1:
+            if length != AUTO and length < 1:
                 raise UsageError(
                     f"--draft-length is {length}; it must be 1 or more (drafter `none` is the loop without proposals)"
                 )
@@ -107,7 +109,7 @@ class Request:
 class Arm:
     """One way of decoding. `drafter` None is ordinary decoding; arms of one `spec` share a drafter, reset each time.
 
-    coupling, policy: as in `runtime.speculate`.
+    draft_length: m, or most that the controller may choose. coupling, policy: as in `runtime.speculate`.
     """
 
     name: str
@@ -116,6 +118,7 @@ class Arm:
     spec: str = ""
     coupling: Coupling = "residual"
     policy: str = EXACT
+    is_auto: bool = False
 
     @property
     def is_exact(self) -> bool:
@@ -212,9 +215,9 @@ def _make_arms(request: Request, target: Target) -> list[Arm]:
             check(target)
         lengths = (0,) if drafter.name == "none" else tuple(dict.fromkeys(request.draft_lengths))
         for length in lengths:
-            name = f"{spec} m={length}"
-            rules = _list_rules(request, length)
-            arms += [Arm(name + ending, drafter, length, spec, *rule) for ending, rule in rules]
+            name, most = f"{spec} m={length}", LONGEST if length == AUTO else length
+            rules = _list_rules(request, most)
+            arms += [Arm(name + ending, drafter, most, spec, *rule, length == AUTO) for ending, rule in rules]
     return arms
 
 

@@ -60,6 +60,7 @@ class Speculative:
     """Steps a session by speculative rounds of at most `draft_length` proposed tokens."""
 
     pipelined = False
+    controlled = False
 
     def __init__(
         self,
@@ -99,12 +100,22 @@ class Speculative:
 
     def step(self, open_round: OpenRound) -> None:
         """Do one round; it commits at least one token unless the generation was cancelled in the middle of it."""
+        self.complete(open_round, self.ask(open_round, self.draft_length))
+
+    def ask(self, open_round: OpenRound, m: int) -> Proposal:
+        """Begin a round: what the drafter proposes, at most `m` tokens."""
         self._session.begin_round()
-        if not self._owns_drafter():
-            raise DrafterError(
-                f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
-            )
-        proposal = self._draft(open_round)
+        self._require_drafter()
+        return self._draft(open_round, m)
+
+    def ask_nothing(self, open_round: OpenRound) -> Proposal:
+        """Begin a round without the drafter."""
+        self._session.begin_round()
+        open_round.mark("draft", "host")
+        return _NOTHING
+
+    def complete(self, open_round: OpenRound, proposal: Proposal) -> None:
+        """The round from there on."""
         if self._session.cancelled or not self._verify_and_judge(open_round, proposal):
             open_round.void("cancelled")
         self._trim(open_round)
@@ -191,9 +202,9 @@ class Speculative:
         if rows is not None:
             rows.extend(logits[index : index + 1] for index in range(count))
 
-    def _draft(self, open_round: OpenRound) -> Proposal:
+    def _draft(self, open_round: OpenRound, m: int) -> Proposal:
         session = self._session
-        open_round.requested = session.limit_proposal(self.draft_length)
+        open_round.requested = session.limit_proposal(m)
         proposal = self.drafter.propose(session.history, open_round.requested)
         if len(proposal) > open_round.requested:
             raise DrafterError(
@@ -366,6 +377,11 @@ class Speculative:
         mx.async_eval(states)
         return "host_launch"
 
+    def follow(self, open_round: OpenRound) -> None:
+        """Let the drafter follow a step that was made without it."""
+        self._require_drafter()
+        self._rewind(open_round)
+
     def _rewind(self, open_round: OpenRound) -> None:
         drafter, length = self.drafter, len(self._session.history) - 1
         if open_round.tokens:
@@ -397,6 +413,12 @@ class Speculative:
                 self.drafter.rewind(len(self._session.history) - 1)
             open_round.drafter_length = self.drafter.length
         open_round.skip()
+
+    def _require_drafter(self) -> None:
+        if not self._owns_drafter():
+            raise DrafterError(
+                f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
+            )
 
     def _owns_drafter(self) -> bool:
         return _in_use.get(id(self.drafter)) is self

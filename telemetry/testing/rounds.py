@@ -23,6 +23,8 @@ _JUDGED = (*COMMITS_ONE_MORE, "stop")
 
 _COUNTS = ("index", "requested", "proposed", "accepted", "committed", "cut", "outcome", "width", "cache_length")
 _ORDINARY_STAGES = ("verify", "synchronize")
+_FOLLOWED_STAGES = ("draft", *_ORDINARY_STAGES, "rewind")
+"""Of a controller's step: it is decided on, and the drafter follows it."""
 _USAGE = "gen_ai.usage."
 _END = tuple(each.field.name for each in attributes_of(GenerationEnd))
 
@@ -75,7 +77,7 @@ def _check_generation(forest: Forest, span: Span) -> Iterator[Fault]:
     yield from _check_tokens(generation, rounds)
     yield from _check_times(forest, span)
     for each in rounds:
-        yield from _check_stages(forest, each, generation["drafter"] is not None)
+        yield from _check_stages(forest, each, _list_stages(generation, each))
     for below in forest.spans:
         if any(name.startswith(_USAGE) for name in below.attributes) and span in forest.ancestors(below):
             yield below, "usage belongs to the generation alone"
@@ -133,7 +135,8 @@ def _check_lengths(generation: Facts, each: Facts, committed: int) -> Iterator[s
     budget = generation["max_tokens"] - committed
     requested = min(generation["draft_length"], budget - 1) if speculative else 0
     # A round that would cross the point from which K/V are quantised is kept short of it.
-    shortened = generation["kv_bits"] is not None and each["requested"] < requested
+    may_be_fewer = generation["kv_bits"] is not None or generation["controlled"]
+    shortened = may_be_fewer and each["requested"] < requested
     if each["requested"] != requested and not shortened:
         yield f"requested is {each['requested']}, but {budget} tokens were left: {requested}"
     if each["width"] != each["proposed"] + 1:
@@ -164,16 +167,23 @@ def _check_inside(span: Span, children: Iterable[Span]) -> Iterator[Fault]:
             yield child, f"is not inside {span.name!r}"
 
 
-def _check_stages(forest: Forest, each: Facts, speculative: bool) -> Iterator[Fault]:
+def _list_stages(generation: Facts, each: Facts) -> tuple[tuple[str, ...], ...]:
+    """The sequences of stages that a round may have."""
+    if generation["drafter"] is None:
+        return (_ORDINARY_STAGES,)
+    return (STAGES, _FOLLOWED_STAGES) if generation["controlled"] and not each["proposed"] else (STAGES,)
+
+
+def _check_stages(forest: Forest, each: Facts, allowed: tuple[tuple[str, ...], ...]) -> Iterator[Fault]:
     stages = forest.children(each.span)
     yield from _check_inside(each.span, stages)
     for before, after in pairwise(stages):
         if before.end_unix_ns is not None and after.start_unix_ns < before.end_unix_ns:
             yield after, f"starts before {before.name!r} ends"
-    wanted = [ROUND_STAGES[stage] for stage in (STAGES if speculative else _ORDINARY_STAGES)]
+    wanted = [[ROUND_STAGES[stage] for stage in names] for names in allowed]
     found = [stage.name for stage in stages]
-    if each["outcome"] in _JUDGED and found != wanted:
-        yield each.span, f"its stages are {', '.join(found) or 'none'}, wanted {', '.join(wanted)}"
+    if each["outcome"] in _JUDGED and found not in wanted:
+        yield each.span, f"its stages are {', '.join(found) or 'none'}, wanted {', '.join(wanted[0])}"
 
 
 def _check_prefill(span: Span, prefills: list[Span]) -> Iterator[Fault]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tests.queries import recompute_costs, recompute_forecast, recompute_runs, recompute_times
+from tests.queries import recompute_control, recompute_costs, recompute_forecast, recompute_runs, recompute_times
 from tests.queries.recompute import Recomputed
 from tests.queries.simulate import Row
 
@@ -12,6 +12,8 @@ FURTHER: dict[str, Callable[[Recomputed], Iterable[Row]]] = {
     "baseline_drift": recompute_times.baseline_drift,
     "break_even_surface": recompute_costs.break_even_surface,
     "context_growth": recompute_times.context_growth,
+    "controller": recompute_control.controller,
+    "decisions": recompute_control.decisions,
     "draft_length": recompute_forecast.draft_length,
     "history": recompute_runs.history,
     "memory": recompute_times.memory,

@@ -34,7 +34,7 @@ def break_even_surface(data: Recomputed) -> Iterator[Row]:
     price = price_verification(data.verify_costs)
     longest = max(row["width"] for row in data.verify_costs) - 1
     ordinary = data.compare("ordinary", "all")["per_token"]
-    drafters = [(g, scope) for g, scope in data.groups if g["draft_length"]]
+    drafters = [(g, scope) for g, scope in data.groups if g["draft_length"] and not g["controlled"]]
     for generation, scope in sorted(drafters, key=lambda of: (of[0]["drafter"], of[0]["draft_length"])):
         yield _place(data, generation, scope, price, longest)
     for m in range(1, longest + 1):

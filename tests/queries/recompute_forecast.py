@@ -154,7 +154,7 @@ def _sum_measured(data: Recomputed, mine: list[Row]) -> dict[tuple[int, str, str
             data.total([g], "t_round_ns"),
         )
         for g in mine
-        if g["repeat"] == 0
+        if g["repeat"] == 0 and not g["controlled"]
     }
 
 
@@ -168,7 +168,7 @@ def _predict(data: Recomputed, spec: str, mine: list[Row], whole: list[Row]) -> 
         if g is None or forecast["spec"] != spec:
             continue
         for m in range(1, forecast["longest"] + 1):
-            others = [g for g in mine if g["draft_length"] != m]
+            others = [g for g in mine if g["draft_length"] != m or g["controlled"]]
             fitted = [one for g in others or mine for one in data.by_generation[g["generation_id"]]]
             price = price_rounds(fitted, steps, verification, drafting)
             rounds = replay(forecast["offered"], forecast["right"], m, g["max_tokens"])

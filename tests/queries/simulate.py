@@ -31,7 +31,8 @@ class Arm:
 
     `rates` gives a class its chance, `rate` those not named. `widening` is what each further position adds to the
     verification's forward, as a part of a step. `offers` is the chance that there is a proposal at all. `coupling`:
-    of its sampled generations; `policy`: of all, instead of greedy and sampled ones in turns.
+    of its sampled generations; `policy`: of all, instead of greedy and sampled ones in turns. `auto`: each round draws
+    its own m, up to `draft_length`, as if a controller had chosen it.
     """
 
     drafter: str | None = None
@@ -43,6 +44,7 @@ class Arm:
     offers: float = 1.0
     coupling: str = "residual"
     policy: str | None = None
+    auto: bool = False
 
     @property
     def name(self) -> str:
@@ -50,7 +52,8 @@ class Arm:
         ending = " equality" if self.coupling == "equality" else ""
         if self.policy == "relaxed":
             ending = " (not exact, relaxed)"
-        return f"{self.drafter} m={self.draft_length}{ending}" if self.drafter else "ordinary"
+        length = "auto" if self.auto else self.draft_length
+        return f"{self.drafter} m={length}{ending}" if self.drafter else "ordinary"
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class Simulation:
             "arm": arm.name,
             "drafter": arm.drafter,
             "draft_length": arm.draft_length,
+            "controlled": arm.auto,
             "pipelined": arm.drafter is None,
             "model": "scripted",
             "prompt_tokens": PROMPT_TOKENS,
@@ -188,7 +192,8 @@ class Simulation:
         self, arm: Arm, chance: random.Random, rate: float, left: int, budget: int, speed: float, timing: str
     ) -> Row:
         """One round with `left` tokens before the end of the output and `budget` before the limit."""
-        requested = min(arm.draft_length, budget - 1)
+        longest = min(arm.draft_length, budget - 1)
+        requested = chance.randint(0, longest) if arm.auto else longest
         proposed = requested if chance.random() < arm.offers else 0
         accepted = 0
         while accepted < proposed and chance.random() < rate:
@@ -203,7 +208,7 @@ class Simulation:
         verify = int(STEP_NS * (1 + arm.widening * proposed + self.growth * before) * noisy * barrier)
         trim = 1_000 if accepted < proposed else 0
         spent, launched = (verify, 0) if timing == "attributed" else (verify // 50, verify - verify // 50)
-        return {
+        return (self._decide(chance, requested) if arm.auto else {}) | {
             "t_round_ns": draft + verify + trim + 20_000,
             "requested": requested,
             "proposed": proposed,
@@ -227,6 +232,16 @@ class Simulation:
             "trim_ns": trim,
             "trim_basis": "host" if trim else None,
             "rewind_ns": 0,
+        }
+
+    def _decide(self, chance: random.Random, requested: int) -> Row:
+        """What a controller said of a round; now and then it knew nothing of costs."""
+        reasons = ["prior", "best", "probe"] if requested else ["best", "budget", "landing", "last"]
+        knows = chance.random() < 0.9
+        return {
+            "reason": chance.choice(reasons),
+            "expected_ns": chance.randint(STEP_NS // 2, STEP_NS) if knows else None,
+            "expected_step_ns": STEP_NS if knows else None,
         }
 
     def rows(self) -> tuple[list[Row], list[Row]]:

@@ -24,6 +24,8 @@ NAMES = (
     "compare",
     "completeness",
     "context_growth",
+    "controller",
+    "decisions",
     "draft_length",
     "history",
     "memory",

@@ -23,6 +23,10 @@ ARMS = (
     Arm("prompt-lookup", 8, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6),
     Arm("silent", 3, offers=0.0),
 )
+CONTROLLED = (
+    Arm("prompt-lookup", 8, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6, auto=True),
+    Arm("unrivalled", 6, rate=0.4, auto=True),
+)
 
 ONE_RUN = [name for name in queries.names("speculation") if name not in (*TWO_RUNS, "ranks")]
 LINES = ("n_torn_lines", "n_rejected_lines", "n_waiting_lines", "n_lost_records", "n_unassigned_lines")
@@ -110,6 +114,23 @@ def test_rules_of_acceptance_beside_each_other(con: duckdb.DuckDBPyConnection, n
         assert [arm for arm, is_exact in exact.items() if not is_exact] == ["prompt-lookup m=8 (not exact, relaxed)"]
         notes = {row[1] for row in queries.run(con, name).rows if "not exact: its output" in str(row[-1])}
         assert notes == {"prompt-lookup m=8 (not exact, relaxed)"}
+
+
+@pytest.mark.parametrize("name", ["break_even_surface", "controller", "decisions", "draft_length", "verdict"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_query_with_controlled_arms_is_the_recomputed(con: duckdb.DuckDBPyConnection, name: str, seed: int) -> None:
+    simulation = Simulation(n_prompts=6, arms=(*ARMS, *CONTROLLED), repeats=2, tokens=24, noise=0.2, seed=seed)
+    generations, rounds = simulation.rows()
+    damage(generations, rounds)
+    insert(con, "runs", [simulation.run_row()])
+    insert(con, "generations", generations)
+    insert(con, "rounds", rounds)
+    forecasts, costs = list(simulation.forecasts(generations)), list(simulation.verify_costs())
+    insert(con, "forecasts", forecasts)
+    insert(con, "verify_costs", costs)
+    found = as_rows(queries.run(con, name))
+    assert found == [approximate(row) for row in recompute(Recomputed(generations, rounds, forecasts, costs), name)]
+    assert found
 
 
 def test_two_runs_compared_are_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.device import drain
 from runtime.generate import speculate
-from runtime.rounds import OpenRound, Round
+from runtime.rounds import Decision, OpenRound, Round
 from runtime.stopping import Stop
 from runtime.testing import ScriptedLayer, ScriptedTarget
 from telemetry.recorder import Recorder
@@ -31,6 +31,7 @@ def open_round() -> OpenRound:
     entry.outcome = "stop"
     entry.tokens, entry.proposal = [1, 2], [1, 2, 3]
     entry.stop = Stop("end", "stop_string")
+    entry.decision = Decision(100, "probe", 200, 300)
     entry.trim_way, entry.rewind_way = "trim", "none"
     for spent, (stage, basis) in enumerate(
         {"draft": "host", "verify": "host_launch", "synchronize": "host_wait", "trim": "barrier"}.items()
@@ -69,6 +70,7 @@ def test_what_the_caller_gets() -> None:
         replayed=10,
         processed=20,
         proposer="suffix",
+        decision=Decision(100, "probe", 200, 300),
     )
 
 
@@ -110,6 +112,9 @@ def test_what_is_recorded() -> None:
         "tokens": None,
         "overlap": 0.75,
         "overlap_positions": 2,
+        "reason": "probe",
+        "expected_ns": 200,
+        "expected_step_ns": 300,
     }
     closed = entry.close()
     assert entry.record(closed, "g", 400, with_text=False) == RoundRecord(**expected)

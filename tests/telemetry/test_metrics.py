@@ -223,6 +223,19 @@ def test_exemplars_are_in_openmetrics_text_only_and_name_the_trace() -> None:
     assert float(found["0.025"][2]) == pytest.approx(1_700_000_000.148456789, abs=1e-6)
 
 
+def test_a_controllers_rounds_are_counted_by_reason_and_length() -> None:
+    chosen = [("prior", 4), ("best", 4), ("best", 4), ("probe", 1), ("best", 0), ("best", 64), ("best", 80)]
+    steps = {"proposed": 0, "accepted": 0, "outcome": "step"}
+    rounds = [
+        next(stores.rounds("g1", 1, **{"index": index, "reason": reason, "requested": m, **steps}))
+        for index, (reason, m) in enumerate(chosen)
+    ]
+    metrics = counted([stores.generation("g1"), *rounds, *stores.rounds("g1", 1, index=9)])
+    found = select(metrics, "controlled_rounds_total")
+    counts = {("prior", "4"): 1, ("best", "4"): 2, ("probe", "1"): 1, ("best", "0"): 1, ("best", "64+"): 2}
+    assert found == {labelled("controlled_rounds_total", reason=reason, m=m): n for (reason, m), n in counts.items()}
+
+
 def test_every_metric_is_named_as_defined_and_nothing_is_created() -> None:
     """vllm#41916: `_created` samples summed as counters."""
     records = [*stores.whole_run(), *whole_ncm("n1")]

@@ -260,7 +260,9 @@ def test_stages_lie_in_their_round_one_after_the_other(durations: list[int], gap
 
 
 def test_every_field_of_a_round_is_an_attribute_or_a_span() -> None:
-    [record] = rounds(A, 1, stop_kind="eos", rewind_basis="host", overlap=0.5, overlap_positions=1, proposer="suffix")
+    facts = {"overlap": 0.5, "overlap_positions": 1, "proposer": "suffix"}
+    facts |= {"reason": "best", "expected_ns": 10_000, "expected_step_ns": 20_000}
+    [record] = rounds(A, 1, stop_kind="eos", rewind_basis="host", **facts)
     spans = list(build_spans([generation(A), record]))
     told = {attribute.field.name for attribute in attributes_of(RoundRecord)}
     told |= {"generation_id", "start_ns", "t_round_ns", "proposal", "tokens"}

@@ -1,0 +1,163 @@
+"""Draft lengths that a controller chooses, against ordinary decoding and against the best length that is held fixed.
+
+Every class of the embedded workload with prompt lookup, and some prompts with drafters that mislead: one is always
+wrong, one is right for 30 rounds and wrong from there on. Arms take turns on each prompt, in an order that
+changes; the sum of T_round counts. ROUNDSCOPE_BENCH_SMALL=1: few prompts of three classes, in a few minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.models import load_float32, take_prompts
+from benchmarks.ratios import paired_ratio
+from runtime.drafters.known import Oracle, Wrong
+from runtime.drafters.prompt_lookup import PromptLookup
+from runtime.experiment.calibration import measure_verify_costs
+from runtime.generate import decode, speculate
+from runtime.generation import Generation
+from runtime.protocols import Drafter, Proposal
+from runtime.speculative.controller import Controller
+from runtime.speculative.costs import Curve
+from runtime.targets import MlxTarget
+from runtime.workloads import load_embedded
+
+ORDINARY_BOUND, FIXED_BOUND = 0.98, 0.95
+GOOD_ROUNDS = 30
+CONTEXTS, WIDTHS = (32, 256), (1, 2, 3, 5, 9, 17)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run."""
+
+    classes: tuple[str, ...]
+    prompts: int
+    misled: int
+    tokens: int
+    lengths: tuple[int, ...]
+
+
+ALL = tuple(dict.fromkeys(item.class_ for item in load_embedded().items if item.class_))
+LONG = Size(ALL, prompts=6, misled=6, tokens=128, lengths=(2, 4, 8))
+SMALL = Size(("copy-edit", "answer", "free-writing"), prompts=2, misled=2, tokens=48, lengths=(4, 8))
+
+
+class Turning(Oracle):
+    """Right for GOOD_ROUNDS proposals, wrong from there on."""
+
+    name = "turning"
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self._wrong = Wrong(vocab_size)
+        self._n = 0
+
+    def learn(self, prompt: Sequence[int], output: Sequence[int]) -> None:
+        """As in Oracle."""
+        super().learn(prompt, output)
+        self._wrong.learn(prompt, output)
+
+    def reset(self, prompt: Sequence[int]) -> None:
+        """As in Oracle."""
+        super().reset(prompt)
+        self._wrong.reset(prompt)
+        self._n = 0
+
+    def propose(self, history: Sequence[int], m: int) -> Proposal:
+        """As the oracle first, then as the one that is wrong; only a part of each is right, so that rounds are many."""
+        self._n += 1
+        if self._n > GOOD_ROUNDS:
+            return self._wrong.propose(history, m)
+        right, wrong = super().propose(history, m).tokens, self._wrong.propose(history, m).tokens
+        return Proposal((*right[:2], *wrong[2:]))
+
+
+@dataclass
+class Times:
+    """Sums of T_round by arm, a number for each prompt."""
+
+    by_arm: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, arm: str, seconds: float) -> None:
+        """Take the next prompt's."""
+        self.by_arm.setdefault(arm, []).append(seconds)
+
+
+def run() -> bool:
+    """Print the ratios of every class and drafter; True if no bound was surely missed, and none over all classes."""
+    size = SMALL if os.environ.get("ROUNDSCOPE_BENCH_SMALL") else LONG
+    target = load_float32()
+    prompts = {class_: take_prompts(target, class_, size.prompts) for class_ in size.classes}
+    controller = Controller(_measure_curve(target, prompts[size.classes[0]][0]))
+    misled = [them[0] for them in prompts.values()][: size.misled]
+    vocab = target.vocab_size
+    cases: list[tuple[str, Callable[[], Drafter], Sequence[Sequence[int]]]] = [
+        *((f"prompt-lookup on {class_}", PromptLookup, them) for class_, them in prompts.items()),
+        ("wrong", lambda: Wrong(vocab), misled),
+        ("right for 30 rounds, then wrong", lambda: Turning(vocab), misled),
+    ]
+    order, pooled, held = random.Random(0), Times(), True
+    _time(decode(target, prompts[size.classes[0]][0], max_tokens=16, eos=()))
+    for name, make, them in cases:
+        times = Times()
+        for prompt in them:
+            for arm, seconds in _run_arms(target, make(), prompt, controller, size, order):
+                times.add(arm, seconds)
+                pooled.add(arm, seconds)
+        held &= _show(name, times, is_strict=False)
+    return _show("all", pooled, is_strict=True) and held
+
+
+def _run_arms(
+    target: MlxTarget,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    controller: Controller,
+    size: Size,
+    order: random.Random,
+) -> Iterator[tuple[str, float]]:
+    if isinstance(drafter, Oracle):
+        drafter.learn(prompt, decode(target, prompt, max_tokens=size.tokens, eos=()).drain().tokens)
+    options = {"max_tokens": size.tokens, "eos": ()}
+    arms: dict[str, Callable[[], Generation]] = {
+        "ordinary": lambda: decode(target, prompt, **options),  # type: ignore[arg-type]
+        "auto": lambda: speculate(
+            target,
+            drafter,
+            prompt,
+            draft_length="auto",
+            controller=controller,
+            **options,  # type: ignore[arg-type]
+        ),
+    }
+    for m in size.lengths:
+        arms[f"m={m}"] = lambda m=m: speculate(target, drafter, prompt, draft_length=m, **options)  # type: ignore[misc]
+    outputs = set()
+    for arm in order.sample(list(arms), len(arms)):
+        generation = arms[arm]()
+        yield arm, _time(generation)
+        outputs.add(tuple(generation.tokens))
+    if len(outputs) > 1:
+        print("  outputs differ (near ties of a backend that is not batch-invariant, as a rule)")
+
+
+def _time(generation: Generation) -> float:
+    return sum(one.t_round_ns for one in generation) / 1e9
+
+
+def _show(name: str, times: Times, *, is_strict: bool) -> bool:
+    auto = times.by_arm["auto"]
+    fixed = {arm: spent for arm, spent in times.by_arm.items() if arm != "auto"}
+    best = min(fixed, key=lambda arm: sum(fixed[arm]))
+    over_ordinary, over_best = paired_ratio(fixed["ordinary"], auto), paired_ratio(fixed[best], auto)
+    print(f"  {name}: speed over ordinary {over_ordinary}; over the best fixed, {best}, {over_best}", flush=True)
+    pairs = ((over_ordinary, ORDINARY_BOUND), (over_best, FIXED_BOUND))
+    return all((ratio.value if is_strict else ratio.high) >= bound for ratio, bound in pairs)
+
+
+def _measure_curve(target: MlxTarget, ids: Sequence[int]) -> Curve:
+    return Curve.of(measure_verify_costs(target, ids, CONTEXTS, widths=WIDTHS))

@@ -1,0 +1,164 @@
+"""What a step and a round of every width cost, estimated while they run, in nanoseconds.
+
+The shape, by width and context, is a curve: one that was measured (`runtime.experiment.calibration`) or a cautious
+straight line. What was seen of steps and of rounds scales it, so that a context that grows is followed both by the
+curve and by what it turns out to cost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+from telemetry.records import VerifyCostRecord
+
+CAUTIOUS = 0.1
+"""What a further position is taken to cost, in steps, where nothing was measured."""
+
+LEAST = 0.005
+"""Least that a further position is taken to cost, in steps: a measured curve may dip."""
+
+BUBBLE = 1.02
+"""What a step is taken to cost that is not pipelined, in steps that are, until both were seen."""
+
+NEW = 1 / 8
+"""Weight of an observation among those before it, from the eighth on."""
+
+OUTLIER = 3.0
+"""An observation counts as no more than so many times what was believed, and as no less than that part of it."""
+
+PRIOR_WEIGHT = 4.0
+"""Rounds that the curve's shape counts as, against rounds of exactly that length."""
+
+
+class Curve:
+    """Nanoseconds of a forward by width and context, straight lines between what was measured and flat beyond it.
+
+    points: (context, width) to nanoseconds.
+    """
+
+    def __init__(self, points: Mapping[tuple[int, int], float]) -> None:
+        self._contexts = sorted({context for context, _ in points})
+        self._rows = [
+            sorted((w, float(ns)) for (c, w), ns in points.items() if c == context) for context in self._contexts
+        ]
+        if not points or any(width < 1 for _, width in points) or any(row[0][0] != 1 for row in self._rows):
+            raise ValueError("a curve needs the cost of width 1 at every context")
+
+    @classmethod
+    def of(cls, records: Iterable[VerifyCostRecord]) -> Curve:
+        """The curve that was measured."""
+        return cls({(each.context, each.width): each.verify_ns for each in records})
+
+    def at(self, width: int, context: int) -> float:
+        """Nanoseconds of a forward over `width` positions with `context` positions before it."""
+        return _interpolate(
+            [(c, _interpolate(row, width)) for c, row in zip(self._contexts, self._rows, strict=True)], context
+        )
+
+    def relative(self, width: int, context: int) -> float:
+        """The same in steps: forwards over one position."""
+        return self.at(width, context) / self.at(1, context)
+
+
+def _interpolate(line: Sequence[tuple[int, float]], at: int) -> float:
+    index = bisect_left([x for x, _ in line], at)
+    if index == 0:
+        return line[0][1]
+    if index == len(line):
+        return line[-1][1] if len(line) == 1 or line[-1][0] == 1 else _extend(line, at)
+    (left, low), (right, high) = line[index - 1 : index + 1]
+    return low + (high - low) * (at - left) / (right - left)
+
+
+def _extend(line: Sequence[tuple[int, float]], at: int) -> float:
+    (left, low), (right, high) = line[-2:]
+    return high + max(high - low, 0.0) * (at - right) / (right - left)
+
+
+class Level:
+    """A running mean of a positive number: of all at first, then giving up the old; outliers count as less."""
+
+    def __init__(self, value: float | None = None) -> None:
+        self.value = value
+        self.n = 0
+
+    def observe(self, value: float) -> None:
+        """Take one in."""
+        self.n += 1
+        if self.value is None:
+            self.value = value
+            return
+        if self.n > 2:
+            value = min(max(value, self.value / OUTLIER), self.value * OUTLIER)
+        self.value += (value - self.value) * max(1 / self.n, NEW)
+
+
+class Costs:
+    """Steps and rounds of one target and drafter on one machine. Lives as long as these do, over generations too.
+
+    curve: as measured, or None. longest: most tokens of a proposal.
+    """
+
+    def __init__(self, curve: Curve | None = None, *, longest: int) -> None:
+        self._curve = curve
+        self._step = Level(None if curve is None else 1.0)
+        self._single = Level()
+        self._excess = Level()
+        self._by_length = [Level() for _ in range(longest + 1)]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is known of a step's cost."""
+        return self._step.value is not None or self._single.value is not None
+
+    @property
+    def knows_rounds(self) -> bool:
+        """Whether a round with a proposal was seen."""
+        return self._excess.value is not None
+
+    def step(self, context: int) -> float:
+        """An ordinary, pipelined step."""
+        if self._step.value is not None and (self._step.n or self._single.value is None):
+            return self._step.value * self._unit(context)
+        assert self._single.value is not None
+        return self._single.value / BUBBLE * self._unit(context)
+
+    def single(self, context: int) -> float:
+        """A step that is not pipelined."""
+        if self._single.value is None:
+            return self.step(context) * BUBBLE
+        return self._single.value * self._unit(context)
+
+    def round(self, proposed: int, context: int) -> float:
+        """A round with that many proposed tokens, drafting included."""
+        return self.single(context) + self._find_excess(proposed, context)
+
+    def observe_step(self, ns: int, context: int, *, is_pipelined: bool) -> None:
+        """A step took so long; is_pipelined: the next one was in flight, and it had been itself."""
+        (self._step if is_pipelined else self._single).observe(ns / self._unit(context))
+
+    def observe_round(self, ns: int, proposed: int, context: int) -> None:
+        """A round with a proposal took so long."""
+        if not self.is_known:
+            return
+        excess = max(ns - self.single(context), LEAST * self.step(context) * proposed)
+        ratio = excess / self._shape(proposed, context)
+        self._excess.observe(ratio)
+        self._by_length[proposed].observe(ratio)
+
+    def _find_excess(self, proposed: int, context: int) -> float:
+        if proposed == 0:
+            return 0.0
+        shape, overall, own = self._shape(proposed, context), self._excess.value or 1.0, self._by_length[proposed]
+        n = min(own.n, 1 / NEW)
+        ratio = overall if own.value is None else (PRIOR_WEIGHT * overall + n * own.value) / (PRIOR_WEIGHT + n)
+        return shape * ratio
+
+    def _shape(self, proposed: int, context: int) -> float:
+        """What a round of that length costs beyond a step before anything was seen of it."""
+        slope = CAUTIOUS * proposed if self._curve is None else self._curve.relative(proposed + 1, context) - 1
+        return max(slope, LEAST * proposed) * self.step(context)
+
+    def _unit(self, context: int) -> float:
+        return 1.0 if self._curve is None else self._curve.at(1, context)

@@ -1,0 +1,136 @@
+"""What is chosen, why, and what is left out: the controller without any loop."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.speculative.controller import CHECK_EVERY, FIRST_PROBE, LAST_PROBE, SHARE, Controller
+from runtime.speculative.costs import Curve
+from tests.runtime.control.worlds import STEP
+
+CHEAP = Curve({(0, w): STEP * (1 + 0.05 * (w - 1)) for w in (1, 17)})
+
+
+def step(controller: Controller, n: int = 1) -> None:
+    for _ in range(n):
+        controller.observe_step(STEP, 0, is_pipelined=True)
+
+
+def fail(controller: Controller, n: int, m: int = 8) -> None:
+    for _ in range(n):
+        controller.observe_round(round(STEP * (1 + 0.05 * m)), 0, m, m, 0, 1)
+
+
+def test_it_begins_by_its_prior_and_goes_on_by_its_estimates() -> None:
+    controller = Controller(CHEAP)
+    first = controller.decide(0, 16, is_free=True)
+    assert (first.m > 1, first.reason) == (True, "prior")
+    assert first.expected_ns is not None
+    assert first.step_ns == STEP
+    assert first.expected_ns < STEP
+    controller.observe_round(round(STEP * (1 + 0.05 * first.m)), 0, first.m, first.m, first.m, first.m + 1)
+    second = controller.decide(0, 16, is_free=True)
+    assert (second.m > first.m, second.reason) == (True, "best")
+
+
+def test_a_drafter_whose_cost_is_unknown_is_first_asked_for_one_token() -> None:
+    assert Controller(CHEAP).decide(0, 16).m == 1
+
+
+def test_without_a_curve_a_step_comes_first() -> None:
+    controller = Controller()
+    assert controller.decide(0, 16, is_free=True) == (0, "prior", None, None)
+    step(controller)
+    assert controller.decide(0, 16, is_free=True).m > 0
+
+
+def test_where_no_token_may_be_proposed_it_says_so() -> None:
+    assert Controller(CHEAP).decide(0, 0)[:2] == (0, "last")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_it_never_asks_for_more_than_it_may(limit: int) -> None:
+    assert Controller(CHEAP).decide(0, limit, is_free=True).m <= limit
+    assert Controller(CHEAP, longest=2).decide(0, 16, is_free=True).m <= 2
+
+
+def test_what_fails_is_given_up_and_probed_for_ever_more_seldom() -> None:
+    controller = Controller(CHEAP)
+    fail(controller, 20)
+    assert controller.decide(0, 16)[:2] == (0, "best")
+    waits, since = [], 0
+    for _ in range(20_000):
+        decision = controller.decide(0, 16)
+        if decision.m:
+            assert decision[:2] == (1, "probe")
+            waits.append(since)
+            since = 0
+            fail(controller, 1, m=1)
+        else:
+            since += 1
+            step(controller)
+    assert waits[-1] == LAST_PROBE
+    assert waits[0] >= FIRST_PROBE
+    assert sorted(waits[1:]) == waits[1:]
+    assert controller._lost <= 2 * SHARE * controller._elapsed
+
+
+def test_a_probe_that_is_due_and_too_dear_is_left_out_and_said_to_be() -> None:
+    controller = Controller(CHEAP)
+    fail(controller, 20)
+    step(controller, FIRST_PROBE)
+    assert controller.decide(0, 16)[:2] == (0, "budget")
+
+
+def test_a_drafter_that_is_watched_is_not_probed() -> None:
+    controller = Controller(CHEAP)
+    fail(controller, 20)
+    step(controller, 5000)
+    assert controller.decide(0, 16, is_free=True)[:2] == (0, "best")
+    for _ in range(4):
+        controller.observe_watched(16, 16)
+    assert controller.decide(0, 16, is_free=True).m > 4
+
+
+def test_a_probe_that_succeeds_is_followed_by_another() -> None:
+    controller = Controller(CHEAP)
+    fail(controller, 20)
+    step(controller, 5000)
+    assert controller.decide(0, 16)[:2] == (1, "probe")
+    controller.observe_round(round(1.05 * STEP), 0, 1, 1, 1, 2)
+    assert controller.decide(0, 16).m > 0
+
+
+def test_after_many_rounds_a_step_is_looked_at_again() -> None:
+    controller = Controller(CHEAP)
+    for _ in range(CHECK_EVERY):
+        assert controller.decide(0, 16, is_free=True).m > 0
+        controller.observe_round(round(1.8 * STEP), 0, 16, 16, 16, 17)
+    assert controller.decide(0, 16, is_free=True)[:2] == (0, "probe")
+    step(controller)
+    assert controller.decide(0, 16, is_free=True).m > 0
+
+
+def test_a_generation_begins_with_costs_known_and_acceptance_not() -> None:
+    controller = Controller(CHEAP)
+    fail(controller, 20)
+    controller.begin()
+    assert controller.decide(0, 16).reason == "prior"
+    assert controller.costs.knows_rounds
+
+
+def test_steps_are_pipelined_where_offers_are_rare_and_gain_little() -> None:
+    rare, frequent = Controller(CHEAP), Controller(CHEAP)
+    for controller in (rare, frequent):
+        controller.observe_step(round(1.1 * STEP), 0, is_pipelined=False)
+        step(controller)
+    for _ in range(60):
+        rare.observe_offer(0)
+        frequent.observe_offer(8)
+    assert rare.is_worth_pipelining(0)
+    assert not frequent.is_worth_pipelining(0)
+
+
+def test_longest_must_be_a_length() -> None:
+    with pytest.raises(ValueError, match="longest is 0"):
+        Controller(longest=0)
