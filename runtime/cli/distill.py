@@ -26,7 +26,7 @@ Examples:
 )
 @click.option("--prompts", metavar="FILE", help="Prompts, .jsonl or .txt. [default: the built-in ones]")
 @click.option("--model", metavar="M", help="Target: model folder, .gguf file or hub id. [default: the installed one]")
-@click.option("--tokens", type=click.IntRange(1), default=350_000, show_default=True, help="Tokens of output to write.")
+@click.option("--tokens", type=click.IntRange(1), default=100_000, show_default=True, help="Tokens of output to write.")
 @click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Most tokens of one answer.")
 @click.option(
     "--sampled",

@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     beside the greedy answer, one drawn at `temperature`. batch: prompts a batch. seed: of the order and the draws.
     """
 
-    tokens: int = 350_000
+    tokens: int = 100_000
     max_tokens: int = 128
     sampled: float = 0.25
     temperature: float = 0.7

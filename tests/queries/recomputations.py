@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tests.queries import recompute_costs, recompute_forecast, recompute_runs, recompute_times
+from tests.queries import recompute_costs, recompute_drafters, recompute_forecast, recompute_runs, recompute_times
 from tests.queries.recompute import Recomputed
 from tests.queries.simulate import Row
 
@@ -13,6 +13,7 @@ FURTHER: dict[str, Callable[[Recomputed], Iterable[Row]]] = {
     "break_even_surface": recompute_costs.break_even_surface,
     "context_growth": recompute_times.context_growth,
     "draft_length": recompute_forecast.draft_length,
+    "drafters": recompute_drafters.drafters,
     "history": recompute_runs.history,
     "memory": recompute_times.memory,
     "slowest_rounds": recompute_times.slowest_rounds,

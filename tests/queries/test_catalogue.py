@@ -25,6 +25,7 @@ NAMES = (
     "completeness",
     "context_growth",
     "draft_length",
+    "drafters",
     "history",
     "memory",
     "ncm_cache",

@@ -23,6 +23,7 @@ ARMS = (
     Arm("prompt-lookup", 8, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6),
     Arm("silent", 3, offers=0.0),
 )
+COMPOSED = Arm("prompt-lookup+ar", 3, rate=0.5, offers=0.8)
 
 ONE_RUN = [name for name in queries.names("speculation") if name not in (*TWO_RUNS, "ranks")]
 LINES = ("n_torn_lines", "n_rejected_lines", "n_waiting_lines", "n_lost_records", "n_unassigned_lines")
@@ -68,9 +69,13 @@ def approximate(row: Row) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[1, 2])
 def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
     """A run in a store, and recomputed: two seeds."""
+<<<<<<< HEAD
     simulation = Simulation(
         n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=0.003 * (request.param - 1)
     )
+=======
+    simulation = Simulation(n_prompts=9, arms=(*ARMS, COMPOSED), repeats=2, tokens=24, noise=0.2, seed=request.param)
+>>>>>>> e41a14b (Query drafters: all drafters of a run side by side by class)
     generations, rounds = simulation.rows()
     damage(generations, rounds)
     with open_store() as con:
