@@ -103,10 +103,11 @@ class Teacher:
     def run(self, *, resume: bool = False) -> Manifest:
         """Write until the settings' tokens are there or the prompts run out; returns the manifest in the folder.
 
-        Raises UsageError if there is data already and `resume` is not set, or if it was asked for otherwise.
+        resume: go on with the data in the folder, if there is any. Raises UsageError if there is and `resume` is not
+        set, or if it was asked for otherwise.
         """
         path = self._folder / EXAMPLES
-        n_done = self._take_up(path) if resume else self._start(path)
+        n_done = self._take_up(path) if resume and path.exists() else self._start(path)
         start = time.monotonic() - self._manifest.seconds
         for number, batch in enumerate(self._batches[n_done:], start=n_done):
             if self._n_tokens.total() >= self._settings.tokens:
