@@ -69,13 +69,15 @@ def approximate(row: Row) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=[1, 2])
 def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
     """A run in a store, and recomputed: two seeds."""
-<<<<<<< HEAD
     simulation = Simulation(
-        n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=0.003 * (request.param - 1)
+        n_prompts=9,
+        arms=(*ARMS, COMPOSED),
+        repeats=2,
+        tokens=24,
+        noise=0.2,
+        seed=request.param,
+        growth=0.003 * (request.param - 1),
     )
-=======
-    simulation = Simulation(n_prompts=9, arms=(*ARMS, COMPOSED), repeats=2, tokens=24, noise=0.2, seed=request.param)
->>>>>>> e41a14b (Query drafters: all drafters of a run side by side by class)
     generations, rounds = simulation.rows()
     damage(generations, rounds)
     with open_store() as con:
