@@ -23,7 +23,6 @@ ARMS = (
     Arm("prompt-lookup", 8, rate=0.3, rates={"copy": 0.9, "write": 0.05}, offers=0.6),
     Arm("silent", 3, offers=0.0),
 )
-COMPOSED = Arm("prompt-lookup+ar", 3, rate=0.5, offers=0.8)
 
 ONE_RUN = [name for name in queries.names("speculation") if name not in (*TWO_RUNS, "ranks")]
 LINES = ("n_torn_lines", "n_rejected_lines", "n_waiting_lines", "n_lost_records", "n_unassigned_lines")
@@ -71,7 +70,7 @@ def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyC
     """A run in a store, and recomputed: two seeds."""
     simulation = Simulation(
         n_prompts=9,
-        arms=(*ARMS, COMPOSED),
+        arms=ARMS,
         repeats=2,
         tokens=24,
         noise=0.2,
@@ -152,6 +151,17 @@ def test_single_prompts_of_a_class_are_the_recomputed(
     assert {name: pooled[name] for name in names} == approximate({n: expected[shown.get(n, n)] for n in names})
     assert pooled["n_prompts"] == 12
     assert 1 <= pooled["df"] < 11
+
+
+def test_who_proposed_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
+    arms = (Arm(), Arm("prompt-lookup+ar", 3, rate=0.5, offers=0.8), Arm("suffix", 2))
+    simulation = Simulation(arms=arms, n_prompts=6, tokens=20, noise=0.3)
+    simulation.fill(con)
+    found = as_rows(queries.run(con, "drafters"))
+    assert found == [approximate(row) for row in recompute(Recomputed.read(con, simulation.run_id), "drafters")]
+    by_drafter = {row["drafter"]: row["proposers"] for row in found if row["class"] == "all"}
+    assert by_drafter["suffix"] is None
+    assert {"ar", "prompt-lookup"} == set(by_drafter["prompt-lookup+ar"].replace(",", "").split()[::2])
 
 
 def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
