@@ -69,13 +69,7 @@ def approximate(row: Row) -> dict[str, Any]:
 def simulated(request: pytest.FixtureRequest) -> Iterator[tuple[duckdb.DuckDBPyConnection, Recomputed]]:
     """A run in a store, and recomputed: two seeds."""
     simulation = Simulation(
-        n_prompts=9,
-        arms=ARMS,
-        repeats=2,
-        tokens=24,
-        noise=0.2,
-        seed=request.param,
-        growth=0.003 * (request.param - 1),
+        n_prompts=9, arms=ARMS, repeats=2, tokens=24, noise=0.2, seed=request.param, growth=0.003 * (request.param - 1)
     )
     generations, rounds = simulation.rows()
     damage(generations, rounds)
