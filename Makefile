@@ -7,11 +7,11 @@ WORKERS := auto
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench clean
+.PHONY: help setup demo test bench train-drafters clean
 
 help: ## this list
 	@echo "roundscope: does speculative decoding pay on this machine?"
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile
 	@echo "Another interpreter: make demo PYTHON=/path/to/python3.12"
 
 setup: $(VENV)/.ready ## install everything into .venv, once (demo and test do it too)
@@ -30,6 +30,14 @@ test: $(VENV)/.ready-test ## set up, lint, check types, run the tests
 
 bench: $(VENV)/.ready ## compare speed with mlx-lm's own loops, side by side (slow)
 	$(BIN)/python -m benchmarks
+
+CHECKPOINTS := runtime/drafters/learned/checkpoints
+
+train-drafters: $(VENV)/.ready ## let the default model write, and train the drafters on it (under two hours on one CPU)
+	$(BIN)/roundscope distill --resume
+	mkdir -p $(CHECKPOINTS)
+	$(BIN)/roundscope train-drafter ar --out $(CHECKPOINTS)/ar.safetensors
+	$(BIN)/roundscope train-drafter blocks --out $(CHECKPOINTS)/blocks.safetensors
 
 clean: ## remove what was installed and built; recordings in .roundscope stay
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

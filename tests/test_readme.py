@@ -30,8 +30,8 @@ def test_every_command_query_and_variable_is_named() -> None:
 
 
 def test_the_targets_it_names_are_in_the_makefile() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = set(re.findall(r"(?:^    |`)make ([a-z]+)", README, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"(?:^    |`)make ([a-z-]+)", README, re.MULTILINE))
     assert {"demo", "test"} <= named <= targets
 
 

@@ -26,7 +26,7 @@ Examples:
 )
 @click.option("--prompts", metavar="FILE", help="Prompts, .jsonl or .txt. [default: the built-in ones]")
 @click.option("--model", metavar="M", help="Target: model folder, .gguf file or hub id. [default: the installed one]")
-@click.option("--tokens", type=click.IntRange(1), default=350_000, show_default=True, help="Tokens of output to write.")
+@click.option("--tokens", type=click.IntRange(1), default=100_000, show_default=True, help="Tokens of output to write.")
 @click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Most tokens of one answer.")
 @click.option(
     "--sampled",
@@ -38,7 +38,7 @@ Examples:
 @click.option("--temperature", type=click.FloatRange(0.01, 100), default=0.7, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Prompts decoded together.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of prompts and draws.")
-@click.option("--resume", is_flag=True, help="Go on where a run with the same options stopped; --tokens may differ.")
+@click.option("--resume", is_flag=True, help="Go on with what is in DIR, if anything is; only --tokens may differ.")
 def command(out: Path, prompts: str | None, model: str | None, seed: int, resume: bool, **given: int | float) -> None:
     """Let the target write answers to training prompts, in batches, and keep them with a manifest.
 

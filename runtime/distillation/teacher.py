@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     beside the greedy answer, one drawn at `temperature`. batch: prompts a batch. seed: of the order and the draws.
     """
 
-    tokens: int = 350_000
+    tokens: int = 100_000
     max_tokens: int = 128
     sampled: float = 0.25
     temperature: float = 0.7
@@ -103,10 +103,11 @@ class Teacher:
     def run(self, *, resume: bool = False) -> Manifest:
         """Write until the settings' tokens are there or the prompts run out; returns the manifest in the folder.
 
-        Raises UsageError if there is data already and `resume` is not set, or if it was asked for otherwise.
+        resume: go on with the data in the folder, if there is any. Raises UsageError if there is and `resume` is not
+        set, or if it was asked for otherwise.
         """
         path = self._folder / EXAMPLES
-        n_done = self._take_up(path) if resume else self._start(path)
+        n_done = self._take_up(path) if resume and path.exists() else self._start(path)
         start = time.monotonic() - self._manifest.seconds
         for number, batch in enumerate(self._batches[n_done:], start=n_done):
             if self._n_tokens.total() >= self._settings.tokens:

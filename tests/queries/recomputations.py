@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tests.queries import recompute_control, recompute_costs, recompute_forecast, recompute_runs, recompute_times
+from tests.queries import (
+    recompute_control,
+    recompute_costs,
+    recompute_drafters,
+    recompute_forecast,
+    recompute_runs,
+    recompute_times,
+)
 from tests.queries.recompute import Recomputed
 from tests.queries.simulate import Row
 
@@ -15,6 +22,7 @@ FURTHER: dict[str, Callable[[Recomputed], Iterable[Row]]] = {
     "controller": recompute_control.controller,
     "decisions": recompute_control.decisions,
     "draft_length": recompute_forecast.draft_length,
+    "drafters": recompute_drafters.drafters,
     "history": recompute_runs.history,
     "memory": recompute_times.memory,
     "slowest_rounds": recompute_times.slowest_rounds,

@@ -232,6 +232,7 @@ class Simulation:
             "trim_ns": trim,
             "trim_basis": "host" if trim else None,
             "rewind_ns": 0,
+            "proposer": arm.drafter.split("+")[left % 2] if proposed and "+" in (arm.drafter or "") else None,
         }
 
     def _decide(self, chance: random.Random, requested: int) -> Row:

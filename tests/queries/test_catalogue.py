@@ -27,6 +27,7 @@ NAMES = (
     "controller",
     "decisions",
     "draft_length",
+    "drafters",
     "history",
     "memory",
     "ncm_cache",

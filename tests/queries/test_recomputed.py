@@ -168,6 +168,17 @@ def test_single_prompts_of_a_class_are_the_recomputed(
     assert 1 <= pooled["df"] < 11
 
 
+def test_who_proposed_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
+    arms = (Arm(), Arm("prompt-lookup+ar", 3, rate=0.5, offers=0.8), Arm("suffix", 2))
+    simulation = Simulation(arms=arms, n_prompts=6, tokens=20, noise=0.3)
+    simulation.fill(con)
+    found = as_rows(queries.run(con, "drafters"))
+    assert found == [approximate(row) for row in recompute(Recomputed.read(con, simulation.run_id), "drafters")]
+    by_drafter = {row["drafter"]: row["proposers"] for row in found if row["class"] == "all"}
+    assert by_drafter["suffix"] is None
+    assert {"ar", "prompt-lookup"} == set(by_drafter["prompt-lookup+ar"].replace(",", "").split()[::2])
+
+
 def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     simulation = Simulation(classes=("copy", "list"), n_prompts=47, tokens=10, noise=0.3)
     simulation.fill(con)

@@ -17,12 +17,17 @@ import numpy as np
 
 from runtime.device import barrier, read_floats
 from runtime.distillation import Example
+from runtime.distillation.batches import BatchDecoder
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
 from runtime.experiment.forecast import forecast
 from runtime.protocols import Target
+from runtime.targets import MlxTarget
+from runtime.workloads import encode, load_embedded
 
 LONGEST = 8
 N_TIMED = 30
+N_ANSWERED = 64
+"""Tokens of an answer to the embedded workload, as `roundscope run` takes them."""
 
 
 def measure_agreement(
@@ -41,6 +46,23 @@ def measure_agreement(
             right[: min(accepted, n)] += 1
     survival = [round(float(r / n), 4) for r, n in zip(right, judged, strict=True) if n]
     return {"n_positions": int(judged[0]), "survival": survival, "mean_accepted": round(sum(survival), 4)}
+
+
+def answer_embedded(target: MlxTarget) -> dict[str, list[tuple[list[int], list[int]]]]:
+    """By class of the embedded workload, which no training prompt overlaps: (prompt, `target`'s greedy answer).
+
+    Prompts that leave no room for the answer within the target's positions are left out.
+    """
+    decoder, longest = BatchDecoder(target), target.max_positions
+    found: dict[str, list[tuple[list[int], list[int]]]] = {}
+    workload = load_embedded()
+    for class_ in workload.classes:
+        prompts = [encode(item, target) for item in workload.items if item.class_ == class_]
+        prompts = [ids for ids in prompts if longest is None or len(ids) + N_ANSWERED <= longest]
+        if prompts:
+            answers = decoder.write(prompts, [[0.0]] * len(prompts), N_ANSWERED, mx.random.key(0))
+            found[class_] = [(ids, answer) for ids, [answer] in zip(prompts, answers, strict=True)]
+    return found
 
 
 def measure_alignment(drafter: LearnedAssistant | Blocks, target: Target, examples: Sequence[Example]) -> float:

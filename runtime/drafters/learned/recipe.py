@@ -24,8 +24,8 @@ class LearnedRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     heads: int = 4
     ffn: int = 768
     block: int = 1
-    steps: int = 1500
-    batch: int = 16
+    steps: int = 600
+    batch: int = 8
     positions: int = 2048
     context: int = 96
     rate: float = 2e-3
@@ -47,7 +47,7 @@ class LearnedRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 RECIPES = {
     "ar": LearnedRecipe(),
-    "blocks": LearnedRecipe(block=6, steps=1000),
+    "blocks": LearnedRecipe(block=6, steps=500),
 }
 """By name of the drafter, with steps that take about the same time."""
 

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from runtime.backend import prepare
 from runtime.targets import MlxTarget
 from telemetry.errors import UsageError
 
@@ -29,6 +30,7 @@ def find_trainer(name: str) -> Trainer:
     """The trainer of the drafter `name`; UsageError, listing what there is, if it cannot be trained."""
     if name not in TRAINERS:
         raise UsageError(f"there is no drafter {name!r} to train: take one of {', '.join(TRAINERS)}")
+    prepare()  # before the trainer's module brings in MLX, or matrix products are several times as slow
     module, _, function = TRAINERS[name].partition(":")
     found: Trainer = getattr(import_module(module), function)
     return found

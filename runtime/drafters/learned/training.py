@@ -18,7 +18,12 @@ from runtime.distillation import Example, FrequentTokens, Manifest, load_example
 from runtime.distillation.identity import digest_parameters, digest_tokenizer
 from runtime.drafters.learned.checkpoints import TrainedFor, write_checkpoint
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
-from runtime.drafters.learned.evaluation import measure_agreement, measure_alignment, measure_cost
+from runtime.drafters.learned.evaluation import (
+    answer_embedded,
+    measure_agreement,
+    measure_alignment,
+    measure_cost,
+)
 from runtime.drafters.learned.network import Kind, LearnedConfig, Network, init_network, take_over_embeddings
 from runtime.drafters.learned.recipe import LearnedRecipe, change_recipe
 from runtime.drafters.learned.stage import LearnedStage
@@ -138,6 +143,9 @@ def _evaluate(network: Network, tokens: FrequentTokens, target: MlxTarget, test:
         "agreement": measure_agreement(drafter, [(e.prompt, e.output) for e in greedy]),
         "agreement_by_class": {
             name: measure_agreement(drafter, [(e.prompt, e.output) for e in held]) for name, held in by_class.items()
+        },
+        "agreement_embedded": {
+            name: measure_agreement(drafter, answers) for name, answers in answer_embedded(target).items()
         },
         "alignment": measure_alignment(drafter, target, greedy[:N_ALIGNED]),
         "draft_ms": measure_cost(drafter, greedy[:N_ALIGNED]),

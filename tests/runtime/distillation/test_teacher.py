@@ -107,6 +107,10 @@ def test_it_stops_at_the_tokens_asked_for_and_goes_on_to_more(whole, tmp_path):
     assert (tmp_path / "examples.ndjson").read_bytes() == (folder / "examples.ndjson").read_bytes()
 
 
+def test_to_resume_where_nothing_is_begins(whole, tmp_path):
+    assert write(tmp_path / "new", resume=True).digest == whole[1].digest
+
+
 def test_data_are_never_overwritten_or_mixed(whole):
     folder, _ = whole
     with pytest.raises(UsageError, match="holds distilled data"):

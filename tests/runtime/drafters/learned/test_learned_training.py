@@ -14,12 +14,14 @@ from runtime.drafters import make
 from runtime.drafters.learned import training
 from runtime.drafters.learned.checkpoints import read_checkpoint
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
-from runtime.drafters.learned.evaluation import measure_agreement, measure_alignment
+from runtime.drafters.learned.evaluation import answer_embedded, measure_agreement, measure_alignment
 from runtime.drafters.learned.network import list_weights, take_over_embeddings
 from runtime.drafters.learned.recipe import RECIPES, LearnedRecipe, change_recipe
 from runtime.drafters.learned.stage import LearnedStage, cut_row
 from runtime.drafters.learned.trainers import TRAINERS, find_trainer, train
+from runtime.workloads import load_embedded
 from telemetry.errors import RoundscopeError, Unsupported, UsageError
+from tests.models import greedy
 from tests.runtime.drafters.learned.tiny import distil, make_network, make_target, make_tokens
 
 TARGET = make_target()
@@ -250,3 +252,16 @@ def test_only_what_is_registered_can_be_trained():
     assert all(callable(find_trainer(name)) for name in TRAINERS)
     with pytest.raises(UsageError, match="there is no drafter 'suffix' to train"):
         find_trainer("suffix")
+
+
+def test_the_embedded_workload_is_answered_greedily_by_class():
+    target = make_target(max_positions=420)
+    found = answer_embedded(target)
+    items = [item for item in load_embedded().items if len(item.content) + 64 <= 420]
+    assert {name: [prompt for prompt, _ in answers] for name, answers in found.items()} == {
+        name: [target.encode(item.content) for item in items if item.class_ == name]
+        for name in {item.class_ for item in items}
+    }
+    assert 0 < len(items) < 48
+    prompt, answer = found["free-writing"][0]
+    assert answer == greedy(target, prompt, 64)
