@@ -1,4 +1,4 @@
-"""Keeps keys unique in tables without an index, by a question about all new rows at once, asked before they are committed.
+"""Keeps keys unique in tables without an index, by one question about all new rows before they are committed.
 
 An index is asked, and grows, row by row: of a million rounds it took a seventh of the whole load and half the file.
 """

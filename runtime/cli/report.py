@@ -55,8 +55,8 @@ def command(
 
     Without NAME: what was run, whether it pays and why, whether the record is whole, and what to type next; with --json
     or --csv, the rows of `verdict`, or of `ncm_cache` for a run of `roundscope ncm run`. NAME is one of baseline_drift,
-    break_even, break_even_surface, compare, completeness, context_growth, controller, decisions, draft_length, drafters,
-    history, memory, ncm_cache, ncm_exit, overlap, ranks, seconds_per_token, slowest_rounds, stages, survival,
+    break_even, break_even_surface, compare, completeness, context_growth, controller, decisions, draft_length,
+    drafters, history, memory, ncm_cache, ncm_exit, overlap, ranks, seconds_per_token, slowest_rounds, stages, survival,
     trim_and_rewind, verdict,
     verify_cost, where_time_goes; docs/queries.md says what their columns mean. With --html the same goes into one file
     that needs no network, with charts, for a browser or print.
