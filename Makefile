@@ -17,7 +17,7 @@ help: ## this list
 setup: $(VENV)/.ready ## install everything into .venv, once (demo and test do it too)
 
 demo: $(VENV)/.ready ## set up, measure the embedded model and the NCM generator, report (under 6 minutes on 2 cores)
-	$(BIN)/roundscope run --quick
+	$(BIN)/roundscope run --quick --draft-length 8 --draft-length auto
 	$(BIN)/roundscope report
 	$(BIN)/roundscope ncm run --n-puzzles 12
 

@@ -27,6 +27,7 @@ from telemetry.records import (
     RunRecord,
     VerifyCostRecord,
 )
+from tests.queries.given import ONLY_OF_SOME_RUNS
 from tests.queries.simulate import Simulation
 from tests.queries.simulate_ncm import NcmSimulation
 
@@ -101,7 +102,7 @@ def test_rows_are_data_on_stdout(store: Path, capsys: pytest.CaptureFixture[str]
     table = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert [row["run_id"] for row in table] == ["run-1"] * 4
-    for name in set(queries.names("speculation")) - {"ranks"}:
+    for name in set(queries.names("speculation")) - ONLY_OF_SOME_RUNS:
         code, out, _ = call(capsys, name, "--json", "--store", str(store))
         assert (code, list(json.loads(out)[0])) == (0, [column.name for column in queries.find(name).columns])
     code, out, _ = call(capsys, "survival", "--store", str(store))

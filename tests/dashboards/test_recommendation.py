@@ -12,6 +12,7 @@ from tests.queries.simulate import Row
 PAYS = [spec(12, 4, 4)] * 2
 PAYS_LESS = [spec(18, 4, 4)] * 2
 LOSES = [spec(12, 4, 0)] * 10
+LOSES_MUCH = [spec(25, 4, 0)] * 10
 
 
 def give(con: duckdb.DuckDBPyConnection, arms: dict[tuple[str, int], dict[str, list[Row]]]) -> None:
@@ -43,7 +44,7 @@ def test_chance_is_not_recommended_where_nothing_was_proposed(con: duckdb.DuckDB
 
 
 def test_classes_on_which_it_pays_are_named(con: duckdb.DuckDBPyConnection) -> None:
-    give(con, {("a", 4): {"x": PAYS, "y": LOSES}, ("b", 4): {"x": PAYS_LESS, "y": LOSES}})
+    give(con, {("a", 4): {"x": PAYS, "y": LOSES_MUCH}, ("b", 4): {"x": PAYS_LESS, "y": LOSES_MUCH}})
     found = recommend(con, "run-1")
     assert (found.arm, found.drafter, found.draft_length) == (None, None, None)
     assert [(one.class_name, one.arm, round(one.speedup, 2)) for one in found.pays_on] == [("x", "a m=4", 4.25)]

@@ -11,6 +11,9 @@ from tests.queries.simulate import Row, Simulation, insert
 
 MS = 1_000_000
 
+ONLY_OF_SOME_RUNS = frozenset({"controller", "decisions", "overlap", "ranks"})
+"""Queries without rows for a plain run: of controlled arms, of arms at a temperature, of distributed runs."""
+
 
 def step(t: float) -> Row:
     """A round of ordinary decoding that takes `t` milliseconds."""

@@ -20,6 +20,7 @@ from telemetry.records import ForecastRecord
 from telemetry.schema import layouts
 from telemetry.store import connect
 from tests.dashboards.test_command import record, record_ncm
+from tests.queries.given import ONLY_OF_SOME_RUNS
 from tests.queries.simulate import Simulation
 from tests.queries.simulate_ncm import NcmSimulation
 
@@ -56,8 +57,7 @@ def test_a_query_over_partitions_gives_what_the_database_gives(stores: dict[str,
             assert found.rows == [
                 tuple(pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for v in row) for row in expected.rows
             ]
-            # There are ranks in a distributed run only.
-            assert expected.rows or name == "ranks" or (name, run_id) == ("compare", "run-1")
+            assert expected.rows or name in ONLY_OF_SOME_RUNS or (name, run_id) == ("compare", "run-1")
 
 
 @pytest.mark.parametrize("kind", KINDS)

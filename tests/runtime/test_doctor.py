@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from runtime.cores import usable_processors
 from runtime.diagnosis import Diagnosis, explain, judge
+from runtime.environment import PRECISION_VARIABLES
 from telemetry.archiving import archive_before
 from telemetry.records import Environment
 from telemetry.sizes import measure_store
@@ -58,7 +59,8 @@ def test_the_sentence_follows_from_the_cost_of_eight_rows(steps: float, verifica
 
 
 def test_json_is_one_document_with_every_fact() -> None:
-    child = run_python(DOCTOR, "--json", env={"ROUNDSCOPE_BLAS": "stock", "MLX_ENABLE_TF32": "0"})
+    unset: dict[str, str | None] = dict.fromkeys(PRECISION_VARIABLES)
+    child = run_python(DOCTOR, "--json", env=unset | {"ROUNDSCOPE_BLAS": "stock", "MLX_ENABLE_TF32": "0"})
     assert (child.returncode, child.stderr) == (0, "")
     document = json.loads(child.stdout)
     assert set(document) == {*Diagnosis.__struct_fields__, "store"}

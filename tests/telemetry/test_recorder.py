@@ -68,6 +68,7 @@ def test_a_whole_generation_as_it_is_recorded() -> None:
         "drafter": "scripted",
         "draft_length": 2,
         "pipelined": False,
+        "controlled": False,
         "timing": "fused",
         "model": "scripted",
         "prompt_id": "p1",
