@@ -39,6 +39,8 @@ BATCH_SPANS = 2000
 """Spans in a request: about 1 MB."""
 
 _WORTH_REPEATING = (408, 429)
+_TAKEN = range(200, 300)
+"""Answers that mean it. The exporter, which follows no redirection, takes one for a success."""
 
 
 @dataclass
@@ -79,6 +81,7 @@ class Sender:
 
         self._status: int | None = None
         self._answer = b""
+        self._elsewhere = ""
         self._after_s = 0.0
         session = requests.Session()
         session.hooks["response"].append(self._look)
@@ -94,7 +97,7 @@ class Sender:
         total = Sent()
         for start in range(0, len(spans), BATCH_SPANS):
             batch = spans[start : start + BATCH_SPANS]
-            self._status, self._answer, self._after_s = None, b"", 0.0
+            self._status, self._answer, self._elsewhere, self._after_s = None, b"", "", 0.0
             try:
                 result = self._exporter.export([_make_readable(span, self._resource) for span in batch])
             except requests.RequestException:  # older exporters let it through
@@ -106,19 +109,21 @@ class Sender:
         return total
 
     def _judge(self, n: int, *, delivered: bool) -> Sent:
-        if delivered:
+        if delivered and self._status in _TAKEN:
             refused, reason = _read_partial_success(self._answer)
             refused = min(refused, n)
             return Sent(sent=n - refused, refused=refused, reason=reason)
         if self._status is None:
             return Sent(failed=n, reason="the receiver cannot be reached, or does not answer in time", again=True)
-        reason = f"the receiver answers {self._status}"
+        reason = f"the receiver answers {self._status}{self._elsewhere}"
         if 400 <= self._status < 500 and self._status not in _WORTH_REPEATING:
             return Sent(refused=n, reason=reason, again=True)
         return Sent(failed=n, reason=reason, again=True, after_s=self._after_s)
 
     def _look(self, response: Response, *_: Any, **__: Any) -> None:
         self._status, self._answer = response.status_code, response.content
+        place = response.headers.get("Location")
+        self._elsewhere = f" and leads to {place}, where nothing is sent" if place and response.is_redirect else ""
         said = response.headers.get("Retry-After", "")
         self._after_s = float(said) if said.isdecimal() else 0.0  # a date would be by the receiver's clock
 

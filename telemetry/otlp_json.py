@@ -21,7 +21,9 @@ KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 STATUSES = ("unset", "ok", "error")
 _TRACE_ID = re.compile(r"[0-9a-fA-F]{32}")
 _SPAN_ID = re.compile(r"[0-9a-fA-F]{16}")
-_UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+_INTEGER = re.compile(r"-?[0-9]+")
+_BITS = 64
+_UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError)
 Refuse = Callable[[str], None]
 
 
@@ -53,15 +55,19 @@ def _read_documents(text: str, refuse: Refuse) -> Iterator[tuple[str, Any]]:
     try:
         yield "document", json.loads(text)
         return
+    except RecursionError as error:
+        refuse(f"no JSON: {error}")
+        return
     except ValueError as error:
-        lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        # Not `splitlines`: JSON may have the line ends of Unicode in its strings.
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         if len(lines) < 2 or not lines[0][1].rstrip().endswith("}"):
             refuse(f"no JSON: {error}")
             return
     for number, line in lines:
         try:
             document = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             refuse(f"line {number}: no JSON: {error}")
         else:
             yield f"line {number}", document
@@ -79,14 +85,14 @@ def _walk(document: Any, place: str, refuse: Refuse) -> Iterator[Any]:
 
 def _read_span(item: dict[str, Any]) -> SpanData:
     status = item.get("status") or {}
-    attributes = {each["key"]: _read_value(each["value"]) for each in item.get("attributes", ())}
-    code = STATUSES[int(status.get("code", 0))]
-    start, end = int(item["startTimeUnixNano"]), int(item.get("endTimeUnixNano", 0))
+    attributes = {_read_text(each["key"]): _read_value(each["value"]) for each in item.get("attributes", ())}
+    code = STATUSES[_read_natural(status.get("code", 0))]
+    start, end = _read_natural(item["startTimeUnixNano"]), _read_natural(item.get("endTimeUnixNano", 0))
     return SpanData(
         trace_id=_read_id(item["traceId"], _TRACE_ID),
         span_id=_read_id(item["spanId"], _SPAN_ID),
         parent_id=_read_id(item["parentSpanId"], _SPAN_ID) if item.get("parentSpanId") else None,
-        name=str(item["name"]),
+        name=_read_text(item["name"]),
         start_unix_ns=start,
         end_unix_ns=end or None,
         attributes=attributes,
@@ -94,10 +100,10 @@ def _read_span(item: dict[str, Any]) -> SpanData:
             SpanLink(_read_id(link["traceId"], _TRACE_ID), _read_id(link["spanId"], _SPAN_ID))
             for link in item.get("links", ())
         ),
-        kind=KINDS[int(item.get("kind", 0))],  # type: ignore[arg-type]
+        kind=KINDS[_read_natural(item.get("kind", 0))],  # type: ignore[arg-type]
         status=code,  # type: ignore[arg-type]
         error_type=str(attributes.get(ERROR_TYPE, OTHER_ERROR)) if code == "error" else None,
-        flags=int(item.get("flags", 0)),
+        flags=_read_natural(item.get("flags", 0)),
     )
 
 
@@ -107,19 +113,50 @@ def _read_id(text: str, shape: re.Pattern[str]) -> str:
     return text.lower()
 
 
+def _read_text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is no string")
+    text.encode()  # JSON can hold halves of characters, which nothing else can
+    return text
+
+
+def _read_integer(value: Any) -> int:
+    """An integer of OTLP's: a number or digits, of 64 bits."""
+    if isinstance(value, bool) or not (
+        isinstance(value, int)
+        or (isinstance(value, float) and value.is_integer())
+        or (isinstance(value, str) and _INTEGER.fullmatch(value))
+    ):
+        raise ValueError(f"{value!r} is no integer")
+    number = int(value)
+    if number.bit_length() > _BITS:
+        raise ValueError(f"{number} has more than {_BITS} bits")
+    return number
+
+
+def _read_natural(value: Any) -> int:
+    """A moment, a number of an enumeration, flags."""
+    number = _read_integer(value)
+    if number < 0:
+        raise ValueError(f"{number} is below 0")
+    return number
+
+
 def _read_value(value: dict[str, Any]) -> Any:
     """A value of the kinds that attributes have."""
-    if not value:
+    if value == {}:
         return None
     [(kind, inner)] = value.items()
     if kind == "intValue":
-        return int(inner)
-    if kind == "doubleValue":
+        return _read_integer(inner)
+    if kind == "doubleValue" and not isinstance(inner, bool):
         return float(inner)
     if kind == "arrayValue":
         return [_read_value(each) for each in inner.get("values", ())]
     if kind == "kvlistValue":
-        return {each["key"]: _read_value(each["value"]) for each in inner.get("values", ())}
-    if kind in ("stringValue", "boolValue", "bytesValue"):
+        return {_read_text(each["key"]): _read_value(each["value"]) for each in inner.get("values", ())}
+    if kind in ("stringValue", "bytesValue"):
+        return _read_text(inner)
+    if kind == "boolValue" and isinstance(inner, bool):
         return inner
-    raise ValueError(f"{kind!r} is no kind of value")
+    raise ValueError(f"{kind!r} is no kind of value, or {inner!r} none of that kind")

@@ -109,11 +109,12 @@ def _walk(span: SpanData, children: Mapping[tuple[str, str], list[SpanData]]) ->
 def _take(tree: list[SpanData], children: Mapping[tuple[str, str], list[SpanData]], imported: Imported) -> None:
     try:
         recorded = _rebuild(tree[0], children)
+        spans = _as_set(spans_of(recorded))
     except (msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         imported.refused[f"malformed: {reason}"] += len(tree)
         return
-    if _as_set(spans_of(recorded)) == _as_set(tree):
+    if spans == _as_set(tree):
         imported.generations.append(recorded)
     else:
         imported.refused["its ids, times and attributes contradict each other"] += len(tree)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import msgspec
 import pytest
 
 from telemetry.ledger import Ledger
+from telemetry.otlp import write_otlp_json
 from telemetry.spans import build_spans
 from telemetry.testing import Spans, assert_sinks_agree
 from tests.runtime.commands import call
 from tests.runtime.ncm.experiment.tiny import make_config
+from tests.telemetry.disk import really_write
 from tests.telemetry.receivers import Receiver, receiving
 from tests.telemetry.stores import generation, generation_end, rounds, run, whole_generation
 from tests.telemetry.traces import IDS, every_kind, write_store
@@ -230,6 +234,57 @@ def test_what_is_foreign_or_malformed_is_refused_with_its_reason(
         },
     )
     assert "1 because: not a span of roundscope" in err
+
+
+def test_what_the_tables_would_reject_is_refused_as_a_whole_and_the_rest_is_taken(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    good = [generation(IDS[0], run_id=None), *rounds(IDS[0], 2), generation_end(IDS[0])]
+    bad = [generation(IDS[1], run_id=None), *rounds(IDS[1], 2, requested=1), generation_end(IDS[1])]
+    n_spans = len(list(build_spans(bad)))
+    file.write_text(write_otlp_json(list(build_spans([*bad, *good]))))
+    code, out, _ = call(capsys, "import", file, "--store", other, "--json")
+    assert (code, json.loads(out)) == (
+        1,
+        {
+            "generations": 1,
+            "generations_already_there": 0,
+            "spans_refused": {"malformed: more tokens proposed than requested": n_spans},
+        },
+    )
+    tables = ("generations", "rounds", "rejected")
+    sql = f"SELECT {', '.join(f'(SELECT count(*) FROM {table}) AS {table}' for table in tables)}"
+    [row] = json.loads(call(capsys, "sql", sql, "--store", other, "--json")[1])
+    assert row == {"generations": 1, "rounds": 2, "rejected": 0}
+    assert sorted(path.name for path in other.iterdir()) == ["journal", "roundscope.duckdb"]
+    bad_only = tmp_path / "bad.otlp.json"
+    bad_only.write_text(write_otlp_json(list(build_spans(bad))))
+    assert call(capsys, "import", bad_only, "--store", tmp_path / "third")[0] == 1
+    assert not list((tmp_path / "third").iterdir())
+
+
+def test_an_import_that_finds_no_space_takes_nothing_and_can_be_repeated(
+    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came half would be an aborted generation for ever, because the next import finds its id there."""
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    _export(capsys, store, "--otlp-json", file)
+    left = [20]
+
+    def write(fd: int, data: bytes) -> int:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really_write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        code, out, err = call(capsys, "import", file, "--store", other)
+    assert (code, out) == (1, "")
+    assert "records could not be written; nothing was imported: free space" in err
+    assert not list(other.iterdir())
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 12 taken, 0 were there already\n", "")
 
 
 def test_a_run_of_the_generator_is_exported_with_its_comparisons(

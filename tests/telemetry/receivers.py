@@ -22,8 +22,8 @@ HELD_S = 60.0
 class Receiver:
     """What it got, and how it answers. status: of every answer, or of the first ones in `statuses`.
 
-    rejects: spans that a partial success names. holds: it does not answer before the block is left. retry_after: the
-    header of that name, if any.
+    rejects: spans that a partial success names. holds: it does not answer before the block is left. retry_after,
+    location: the headers of that name, if any.
     """
 
     endpoint: str = ""
@@ -32,6 +32,7 @@ class Receiver:
     rejects: int = 0
     holds: bool = False
     retry_after: str | None = None
+    location: str | None = None
     paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     requests: list[ExportTraceServiceRequest] = field(default_factory=list)
@@ -79,8 +80,9 @@ def receiving(**settings: Any) -> Iterator[Receiver]:
                 self.send_response(status)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
-                if receiver.retry_after is not None:
-                    self.send_header("Retry-After", receiver.retry_after)
+                for name, value in (("Retry-After", receiver.retry_after), ("Location", receiver.location)):
+                    if value is not None:
+                        self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(answer)
             except ConnectionError:

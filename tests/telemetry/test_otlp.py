@@ -91,6 +91,23 @@ def test_a_receiver_in_trouble(spans: list[SpanData], status: int) -> None:
         )
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_receiver_that_leads_elsewhere_has_got_nothing(spans: list[SpanData], status: int) -> None:
+    """The exporter takes such an answer for a success, and sends the spans nowhere else."""
+    with receiving() as other, receiving(status=status, location=f"{other.endpoint}/login") as receiver:
+        reason = f"the receiver answers {status} and leads to {other.endpoint}/login, where nothing is sent"
+        assert _send(receiver.endpoint, spans) == Sent(failed=len(spans), reason=reason, again=True)
+    assert (len(receiver.paths), other.paths) == (1, [])
+
+
+@pytest.mark.parametrize("status", [300, 304])
+def test_an_answer_that_is_no_success_is_none(spans: list[SpanData], status: int) -> None:
+    with receiving(status=status) as receiver:
+        assert _send(receiver.endpoint, spans) == Sent(
+            failed=len(spans), reason=f"the receiver answers {status}", again=True
+        )
+
+
 def test_a_receiver_that_takes_only_a_part(spans: list[SpanData]) -> None:
     with receiving(rejects=3) as receiver:
         assert _send(receiver.endpoint, spans) == Sent(sent=len(spans) - 3, refused=3, reason="too many")

@@ -11,6 +11,7 @@ from telemetry.errors import UsageError
 from telemetry.otlp import write_otlp_json
 from telemetry.otlp_json import read_otlp_json
 from telemetry.spans import SpanData, SpanLink, build_spans
+from tests.telemetry.stores import generation
 from tests.telemetry.traces import every_kind
 
 FOREIGN = {
@@ -46,6 +47,13 @@ def test_what_is_written_is_read_back() -> None:
 
 def test_one_document_a_line() -> None:
     spans = list(build_spans(every_kind()))
+    text = "\n".join(write_otlp_json([span]) for span in spans) + "\n"
+    assert list(read_otlp_json(text)) == spans
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\u0085", "\x0b", "\x1c", "\r"])
+def test_a_line_end_of_unicode_ends_no_line(end: str) -> None:
+    spans = list(build_spans([*every_kind(), generation("a" * 32, prompt_id=f"a{end}b")]))
     text = "\n".join(write_otlp_json([span]) for span in spans) + "\n"
     assert list(read_otlp_json(text)) == spans
 
@@ -101,6 +109,22 @@ def test_an_open_span_has_no_end() -> None:
         ({"startTimeUnixNano": "soon"}, "soon"),
         ({"attributes": [{"key": "a"}]}, "value is missing"),
         ({"attributes": [{"key": "a", "value": {"dateValue": 1}}]}, "'dateValue' is no kind of value"),
+        ({"attributes": [{"key": "a", "value": 0}]}, "has no attribute 'items'"),
+        ({"attributes": [{"key": 1, "value": {"intValue": "1"}}]}, "1 is no string"),
+        ({"attributes": [{"key": "a", "value": {"stringValue": 1}}]}, "1 is no string"),
+        ({"attributes": [{"key": "a", "value": {"stringValue": "\ud800"}}]}, "surrogates not allowed"),
+        ({"attributes": [{"key": "a", "value": {"boolValue": "true"}}]}, "'true' none of that kind"),
+        ({"attributes": [{"key": "a", "value": {"doubleValue": True}}]}, "True none of that kind"),
+        ({"attributes": [{"key": "a", "value": {"intValue": 1.5}}]}, "1.5 is no integer"),
+        ({"attributes": [{"key": "a", "value": {"intValue": True}}]}, "True is no integer"),
+        ({"attributes": [{"key": "a", "value": {"intValue": "1_0"}}]}, "'1_0' is no integer"),
+        ({"attributes": [{"key": "a", "value": {"intValue": str(10**25)}}]}, "has more than 64 bits"),
+        ({"attributes": [{"key": "a", "value": {"intValue": "9" * 5000}}]}, "5000 digits"),
+        ({"name": None}, "None is no string"),
+        ({"endTimeUnixNano": float("inf")}, "inf is no integer"),
+        ({"startTimeUnixNano": -1}, "-1 is below 0"),
+        ({"status": {"code": -1}}, "-1 is below 0"),
+        ({"kind": -1}, "-1 is below 0"),
         ({"kind": 9}, "index out of range"),
     ],
 )
@@ -124,4 +148,15 @@ def test_what_is_no_document_is_named() -> None:
     ] == ["line 2", "line 3", "line 4"]
     assert list(read_otlp_json("", refused.append)) == []
     assert list(read_otlp_json("no json", refused.append)) == []
-    assert [reason.partition(":")[0] for reason in refused[3:]] == ["no JSON", "no JSON"]
+    assert list(read_otlp_json("[" * 100_000, refused.append)) == []
+    assert [reason.partition(":")[0] for reason in refused[3:]] == ["no JSON", "no JSON", "no JSON"]
+    assert len(list(read_otlp_json(f"{good}\n{'[' * 100_000}\n", refused.append))) == 1
+    assert refused[6].startswith("line 2: no JSON: maximum recursion depth")
+
+
+def test_a_value_that_is_nested_too_deep_is_refused() -> None:
+    value = '{"arrayValue":{"values":[' * 2000 + "{}" + "]}}" * 2000
+    text = _document({**FOREIGN, "attributes": [{"key": "deep", "value": "VALUE"}]}).replace('"VALUE"', value)
+    refused: list[str] = []
+    assert list(read_otlp_json(text, refused.append)) == []
+    assert len(refused) == 1
