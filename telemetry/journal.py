@@ -56,7 +56,7 @@ class Journal:
 
     def __init__(self, store: Path | str) -> None:
         self._folder = Path(store) / FOLDER
-        self._encoder = msgspec.json.Encoder()
+        self._encode = msgspec.json.Encoder().encode_lines
         self._lock = threading.Lock()
         self.n_lost = 0
         self._closed = False
@@ -83,7 +83,7 @@ class Journal:
             created_wall_ns=created,
             roundscope_version=roundscope_version(),
         )
-        line = self._encoder.encode(header) + b"\n"
+        line = self._encode((header,))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
@@ -118,7 +118,7 @@ class Journal:
         Raises ValueError after `close`.
         """
         try:
-            line = self._encoder.encode(record) + b"\n"
+            line = self._encode((record,))
         except UnicodeEncodeError as error:
             self._lose(record, f"the record is no text: {error.reason}", torn=False)
             return
@@ -152,12 +152,8 @@ class Journal:
                 self._lose(record, _CUT_SHORT, torn=True)
 
     def _note_losses(self) -> None:
-        note = (
-            self._encoder.encode(LossRecord(n_records=self._unreported, reason=self._reason))
-            if self._unreported
-            else b""
-        )
-        line = b"\n" * self._torn + note + b"\n" * bool(note)
+        notes = [LossRecord(n_records=self._unreported, reason=self._reason)] if self._unreported else []
+        line = b"\n" * self._torn + self._encode(notes)
         if not line:
             return
         if os.write(self._fd, line) != len(line):

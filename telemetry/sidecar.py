@@ -24,7 +24,7 @@ from telemetry.logs import get_logger
 
 START_S = 30.0
 END_S = 10.0
-_NICENESS = 10
+_NICENESS = 19
 
 
 @dataclass
