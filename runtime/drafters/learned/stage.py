@@ -63,28 +63,34 @@ class LearnedStage:
                 places[j].append(at + np.int32(i * longest))
                 labels[j].append(said)
         inputs[rng.random(inputs.shape) < self._recipe.dropout] = self._other
-        most = max(1, self._recipe.positions // block)
+        shares = weigh_heads(block)
         pairs = []
         for j in range(block):
             at, said = np.concatenate(places[j]), np.concatenate(labels[j])
-            kept = rng.permutation(len(at))[:most]
+            kept = rng.permutation(len(at))[: max(1, int(self._recipe.positions * shares[j]))]
             pairs.append((mx.array(at[kept]), mx.array(said[kept])))
         return mx.array(inputs), pairs
 
     @property
     def measure(self) -> Callable[..., tuple[mx.array, dict[str, mx.array]]]:
-        """Mean cross entropy in nats over heads and positions."""
+        """Cross entropy in nats: the mean over positions of each head, weighed by `weigh_heads`."""
 
         def measure(inputs: mx.array, pairs: list[tuple[mx.array, mx.array]]) -> tuple[mx.array, dict[str, mx.array]]:
             states = self.module.walk(inputs).reshape(-1, self.module.config.width)
             losses = [
-                nn.losses.cross_entropy(self.module.predict(states[at], head), said, reduction="mean")
-                for head, (at, said) in enumerate(pairs)
+                share * nn.losses.cross_entropy(self.module.predict(states[at], head), said, reduction="mean")
+                for head, ((at, said), share) in enumerate(zip(pairs, weigh_heads(len(pairs)), strict=True))
                 if at.size
             ]
-            return sum(losses, mx.array(0.0)) / max(1, len(losses)), {}
+            return sum(losses, mx.array(0.0)), {}
 
         return measure
+
+
+def weigh_heads(block: int) -> list[float]:
+    """What each head counts, adding up to one: half of the one before, since it is judged only if that was right."""
+    weights = [0.5**head for head in range(block)]
+    return [weight / sum(weights) for weight in weights]
 
 
 def cut_row(example: Example, tokens: FrequentTokens, context: int) -> tuple[Ids, int]:

@@ -265,3 +265,17 @@ def test_the_embedded_workload_is_answered_greedily_by_class():
     assert 0 < len(items) < 48
     prompt, answer = found["free-writing"][0]
     assert answer == greedy(target, prompt, 64)
+
+
+def test_each_head_counts_half_of_the_one_before():
+    network, tokens = make_network("blocks"), make_tokens()
+    stage = LearnedStage(network, tokens, make_examples([[63, 60, 57]]), LearnedRecipe(dropout=0.0, batch=1))
+    loss, _ = stage.measure(*stage.draw(0, np.random.default_rng(0)))
+    states = network.walk(mx.array(tokens.to_subset([1, 2, 3, 63, 60]).tolist())[None])
+    means = []
+    for head in range(3):
+        logits = np.array(network.predict(states, head))[0]
+        p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        # Head j says the token j further from the states after tokens 3, 63 and 60: 63, 60, 57 are 0, 1, 2 there.
+        means.append(-np.mean([np.log(p[2 + i, i + head]) for i in range(3 - head)]))
+    assert float(loss) == pytest.approx((4 * means[0] + 2 * means[1] + means[2]) / 7, abs=1e-5)
