@@ -1,0 +1,56 @@
+"""What the training of a text model does besides its configuration, checked, and kept inside the checkpoint."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from telemetry.errors import UsageError
+
+
+class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a text model is trained. Whoever has it, the configuration, the data and the machine's arithmetic gets the
+    same weights.
+
+    n_tokens: size of the frequent-token subset. batch, generator_batch: blocks a step. *_steps, *_rate: of codec and
+    generator; rates are peaks, reached after `warm_up` steps, then a cosine down to a twentieth. keep_all: share of
+    blocks for which the codec keeps all levels. position_decay: weight of each position's token over that of the one
+    before: only what follows right tokens is ever accepted. code_weight: of the codes' loss beside the tokens'.
+    own_share: share of blocks that go on from the model's own codes, as a drafter has to, instead of the codec's;
+    drawn_share: part of those whose codes are drawn; the rest takes the likeliest. greedy_share: share of blocks out of
+    greedy outputs, None: as many as there are. from_embeddings: whether token embeddings begin as principal components
+    of the target's.
+    """
+
+    seed: int = 0
+    n_tokens: int = 4096
+    batch: int = 256
+    generator_batch: int = 128
+    codec_steps: int = 600
+    generator_steps: int = 3000
+    codec_rate: float = 2e-3
+    generator_rate: float = 1.5e-3
+    warm_up: int = 100
+    weight_decay: float = 0.05
+    keep_all: float = 0.5
+    position_decay: float = 0.7
+    code_weight: float = 0.25
+    own_share: float = 0.75
+    drawn_share: float = 0.25
+    greedy_share: float | None = None
+    from_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("n_tokens", "batch", "generator_batch", "warm_up"):
+            _require(getattr(self, field) >= 1, f"{field} must be at least 1, not {getattr(self, field)}")
+        for field in ("seed", "codec_steps", "generator_steps"):
+            _require(getattr(self, field) >= 0, f"{field} must not be negative, not {getattr(self, field)}")
+        for field in ("codec_rate", "generator_rate", "position_decay"):
+            _require(getattr(self, field) > 0, f"{field} must be above 0, not {getattr(self, field)}")
+        for field in ("weight_decay", "keep_all", "code_weight", "own_share", "drawn_share", "greedy_share"):
+            value = getattr(self, field)
+            _require(value is None or 0 <= value <= 1, f"{field} must be from 0 to 1, not {value}")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(f"recipe: {message}")
