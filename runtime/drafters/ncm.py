@@ -5,10 +5,10 @@ round; its keys and values serve the K levels of that round alone. Nothing is re
 
 Greedily, codes and tokens are the most probable ones. Where the target samples, `NcmSampler` draws a latent (the codes
 of all levels but the last) at the start of the round, from the committed history and the latent stream at the round's
-place in the output; given it, each token of the block is drawn by itself from q_z, which goes with the proposal. Since
-verification by any fixed q_z gives the target's distribution, so does their mixture over z; the probability of z itself
-is in no ratio. q_z lives on the frequent tokens and, where the options cut it, on fewer; it is zero elsewhere. An end of
-text is a token as any other; what a block says after one is never judged.
+place in the output; given it, each token of the block is drawn by itself from q_z, which goes with the proposal.
+Verification by any fixed q_z gives the target's distribution, so their mixture over z does too; the probability of z
+itself is in no ratio. q_z lives on the frequent tokens and, where the options cut it, on fewer; it is zero elsewhere.
+An end of text is a token as any other; what a block says after one is never judged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runtime.drafters.base import HostDrafter
+from runtime.drafters.learned.checkpoints import TrainedFor, check_trained_for
 from runtime.protocols import Proposal, Target
 from runtime.sampling import Sampling, draw
 from telemetry.errors import Unsupported, UsageError
@@ -32,13 +33,19 @@ class NcmDrafter(HostDrafter):
 
     name = "ncm"
 
-    def __init__(self, model: TextModel, decoder: Decoder = "context") -> None:
-        """decoder: as in `runtime.ncm.text.model.predict_block`."""
+    def __init__(
+        self, model: TextModel, decoder: Decoder = "context", *, trained_for: TrainedFor | None = None
+    ) -> None:
+        """decoder: as in `runtime.ncm.text.model.predict_block`. trained_for: the only target that it may draft for;
+        None: any with logits of that width.
+        """
         import mlx.core as mx
 
         super().__init__()
         self.model, self.decoder = model, decoder
         self._ids = mx.array(model.tokens.ids)
+        self._trained_for = trained_for
+        self._checked: Target | None = None
 
     @property
     def block(self) -> int:
@@ -46,12 +53,15 @@ class NcmDrafter(HostDrafter):
         return self.model.config.output_length
 
     def check(self, target: Target) -> None:
-        """Raise Unsupported if the width of `target`'s logits is not the one that the frequent tokens are of."""
+        """Raise Unsupported if the model was trained for another target or tokenizer."""
         ours = self.model.tokens.vocab_size
-        if target.vocab_size != ours:
+        if self._trained_for is not None and self._checked is not target:
+            check_trained_for(self._trained_for, target, self.name)
+            self._checked = target
+        elif target.vocab_size != ours:
             raise Unsupported(
-                f"the drafter {self.name} speaks tokens of a vocabulary of {ours}, and the target has one of "
-                f"{target.vocab_size}: train one on the target's own output"
+                f"the drafter {self.name} speaks a vocabulary of {ours} ids, and the target has {target.vocab_size}: "
+                "train one on its own answers"
             )
 
     def propose(self, history: Sequence[int], m: int) -> Proposal:
@@ -74,7 +84,12 @@ class NcmSampler(NcmDrafter):
     """The same, but where the target samples it draws too: a latent, and tokens from q_z."""
 
     def __init__(
-        self, model: TextModel, decoder: Decoder = "context", latent_temperature: float | None = None
+        self,
+        model: TextModel,
+        decoder: Decoder = "context",
+        latent_temperature: float | None = None,
+        *,
+        trained_for: TrainedFor | None = None,
     ) -> None:
         """latent_temperature: of the codes; 0: the most probable ones; None: the target's temperature.
 
@@ -82,7 +97,7 @@ class NcmSampler(NcmDrafter):
         """
         from runtime.ncm.temperature import MEANT, is_temperature
 
-        super().__init__(model, decoder)
+        super().__init__(model, decoder, trained_for=trained_for)
         if latent_temperature is not None and not is_temperature(latent_temperature):
             raise UsageError(f"latent_temperature must be {MEANT}, not {latent_temperature}")
         self._latent_temperature = latent_temperature

@@ -31,7 +31,7 @@ def measure_agreement(model: TextModel, batch: Batch, decoder: Decoder = "contex
     have a position j, and the mean of A. right: by position whatever came before; coded: shares of the positions whose
     token is in the subset.
     """
-    hits = np.concatenate([_hit(model, windows, decoder) for windows in _split(batch.windows)])
+    hits = np.concatenate([_say(model, windows, decoder) for windows in _split(batch.windows)])
     stands = (hits == batch.blocks) & batch.sayable
     kept = np.cumprod(stands, axis=1)
     return {
@@ -46,7 +46,7 @@ def measure_agreement(model: TextModel, batch: Batch, decoder: Decoder = "contex
 def count_rounds(model: TextModel, blocks: Blocks, m: int, decoder: Decoder = "context") -> Figures:
     """Rounds that greedy speculation with `m` proposed tokens takes over all of `blocks`, and what each accepts."""
     batch = blocks.take(slice(None))
-    hits = np.concatenate([_hit(model, windows, decoder) for windows in _split(batch.windows)])
+    hits = np.concatenate([_say(model, windows, decoder) for windows in _split(batch.windows)])
     kept = np.cumprod((hits == batch.blocks) & batch.sayable, axis=1)[:, :m].sum(axis=1)
     rounds, accepted, row = 0, 0, 0
     while row < len(kept):
@@ -88,7 +88,7 @@ def measure_alignment(
             said = mx.array(output[place : place + m])[:, None]
             p_said, q_said = (mx.take_along_axis(rows, said, axis=-1)[:, 0] for rows in (p[place : place + m], q_wide))
             stands = mx.cumprod(mx.minimum(1.0, q_said / mx.maximum(p_said, 1e-30)))
-            overlap = mx.minimum(first, q[0]).sum(), (first * q[0]).sum(), first[mx.argmax(q[0])]
+            overlap = [mx.minimum(first, q[0]).sum(), (first * q[0]).sum(), first[mx.argmax(q[0])]]
             [found, along] = _read(mx.stack(overlap), stands)
             firsts.append(found)
             ratios.append([*along, *[np.nan] * (drafter.block - m)])
@@ -119,7 +119,11 @@ def measure_free_running(
         said: list[int] = []
         while len(said) < n_tokens:
             logits = predict_block(
-                model, [model.take_window([*example.prompt, *said])], model.config.output_length, take_likeliest, decoder
+                model,
+                [model.take_window([*example.prompt, *said])],
+                model.config.output_length,
+                take_likeliest,
+                decoder,
             )
             said += model.tokens.to_target(read_rows(mx.argmax(logits, axis=-1))[0][0]).tolist()
         said = said[:n_tokens]
@@ -150,7 +154,7 @@ def measure_cost(drafter: NcmDrafter, history: Sequence[int], repeats: int = 40)
     return found
 
 
-def _hit(model: TextModel, windows: NDArray[np.int32], decoder: Decoder) -> NDArray[np.int32]:
+def _say(model: TextModel, windows: NDArray[np.int32], decoder: Decoder) -> NDArray[np.int32]:
     logits = predict_block(model, windows.tolist(), model.config.output_length, take_likeliest, decoder)
     return np.array(read_rows(mx.argmax(logits, axis=-1))[0], np.int32)
 
@@ -163,7 +167,7 @@ def _score(target: Target, prompt: Sequence[int], output: Sequence[int]) -> mx.a
 
 def _count_nats(target: Target, prompt: Sequence[int], said: Sequence[int]) -> float:
     logits = _score(target, prompt, said)
-    chosen = mx.take_along_axis(logits, mx.array(said)[:, None], axis=-1)[:, 0]
+    chosen = mx.take_along_axis(logits, mx.array(list(said))[:, None], axis=-1)[:, 0]
     return _read((mx.logsumexp(logits, axis=-1) - chosen).mean(keepdims=True))[0][0]
 
 
@@ -182,5 +186,3 @@ def _by_position(hits: NDArray[Any], known: NDArray[np.bool_]) -> list[float]:
 
 def _round(share: Any) -> float:
     return round(float(share), 5)
-
-

@@ -1,9 +1,9 @@
 """A next-concept model of text: codec and generator as they are, and a decoder that sees the prefix too.
 
-The codes of all levels but the last are the latent z: what the block is about. The last level's forward reads z and the
-prefix, and its states give a normalised distribution over the frequent tokens at every position of the block. (The codec
-has a decoder of its own, from codes alone. With the last level's codes in z it leaves hardly any choice, so what is
-drawn from it is nearly a point mass; docs/ncm-drafter.md has the figures.)
+The codes of all levels but the last are the latent z: what the block is about. The last level's forward reads z and
+the prefix, and its states give a normalised distribution over the frequent tokens at every position of the block. (The
+codec has a decoder of its own, from codes alone. With the last level's codes in z it leaves hardly any choice, so what
+is drawn from it is nearly a point mass; docs/ncm-drafter.md has the figures.)
 
 On the prefix's side there are two ids more than frequent tokens: any other token, and the padding before a short text.
 """
@@ -11,7 +11,6 @@ On the prefix's side there are two ids more than frequent tokens: any other toke
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 import mlx.core as mx
@@ -19,12 +18,11 @@ import mlx.nn as nn
 import msgspec
 
 from runtime.distillation.frequent_tokens import FrequentTokens
-from runtime.ncm.config import NcmConfig, load_config
+from runtime.ncm.config import NcmConfig
 from runtime.ncm.model import NcmModel, draw_weights
 from runtime.ncm.prefix_cache import PrefixCache
 from telemetry.errors import UsageError
 
-CONFIG = Path(__file__).parent / "configs" / "text-draft.json"
 N_SPECIAL = 2
 """Ids of the prefix beyond the frequent tokens: another token, and padding."""
 
@@ -33,10 +31,18 @@ ChooseCodes: TypeAlias = Callable[[int, mx.array], mx.array]
 """Given a level and its logits (B, l, codebook_size): its codes (B, l)."""
 
 
-def fit_config(tokens: FrequentTokens, base: NcmConfig | None = None) -> NcmConfig:
-    """The configuration that comes with the package (or `base`) for that subset."""
-    base = load_config(CONFIG) if base is None else base
+def fit_config(tokens: FrequentTokens, base: NcmConfig) -> NcmConfig:
+    """`base` with the vocabularies of that subset."""
     return msgspec.structs.replace(base, vocab=tokens.size, prefix_vocab=tokens.size + N_SPECIAL)
+
+
+def parse_decoder(text: str) -> Decoder:
+    """`text` as the name of a decoder; UsageError if it is none."""
+    for name in get_args(Decoder):
+        if text == name:
+            found: Decoder = name
+            return found
+    raise UsageError(f"decoder must be one of {', '.join(get_args(Decoder))}, not {text!r}")
 
 
 class TextModel(NcmModel):
@@ -79,11 +85,7 @@ def predict_block(
 
     windows: prefixes (B, P). choose: makes the codes of a level of its logits. decoder: "context" reads the states of
     the last level's forward; "codec" reads the codes, of the last level too.
-
-    UsageError for another decoder.
     """
-    if decoder not in get_args(Decoder):
-        raise UsageError(f"decoder must be one of {', '.join(get_args(Decoder))}, not {decoder!r}")
     cache, codec, generator = PrefixCache(model, windows), model.codec, model.generator
     partial, last = codec.start(len(windows)), model.config.n_levels - 1
     try:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import msgspec
 from msgspec import Struct
 
+from runtime.ncm.config import NcmConfig, load_config
 from telemetry.errors import UsageError
+
+CONFIG = Path(__file__).parent / "configs" / "text-draft.json"
 
 
 class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,7 +25,7 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     own_share: share of blocks that go on from the model's own codes, as a drafter has to, instead of the codec's;
     drawn_share: part of those whose codes are drawn; the rest takes the likeliest. greedy_share: share of blocks out of
     greedy outputs, None: as many as there are. from_embeddings: whether token embeddings begin as principal components
-    of the target's.
+    of the target's. The rest changes the configuration's fields of the same names.
     """
 
     seed: int = 0
@@ -38,6 +45,13 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     drawn_share: float = 0.25
     greedy_share: float | None = None
     from_embeddings: bool = True
+    prefix_length: int = 24
+    lengths: tuple[int, ...] = (1, 2, 4, 8)
+    width: int = 192
+    ffn_width: int = 512
+    n_layers: int = 2
+    codebook_size: int = 1024
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("n_tokens", "batch", "generator_batch", "warm_up"):
@@ -49,6 +63,33 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for field in ("weight_decay", "keep_all", "code_weight", "own_share", "drawn_share", "greedy_share"):
             value = getattr(self, field)
             _require(value is None or 0 <= value <= 1, f"{field} must be from 0 to 1, not {value}")
+
+    def change_config(self) -> NcmConfig:
+        """The configuration that comes with the package, with this recipe's shapes; raises as `NcmConfig` does."""
+        return msgspec.structs.replace(
+            load_config(CONFIG),
+            prefix_length=self.prefix_length,
+            lengths=self.lengths,
+            width=self.width,
+            ffn_width=self.ffn_width,
+            n_layers=self.n_layers,
+            n_blocks=self.n_layers,
+            level_blocks=self.n_layers,
+            codebook_size=self.codebook_size,
+            dropout=self.dropout,
+        )
+
+
+def change_recipe(changes: dict[str, str]) -> TextRecipe:
+    """The recipe with `changes`, as text (lengths as in 1-2-4-8). UsageError for an unknown field or a wrong value."""
+    wanted: dict[str, Any] = dict(changes)
+    if "lengths" in wanted:
+        wanted["lengths"] = wanted["lengths"].split("-")
+    try:
+        return msgspec.convert(wanted, TextRecipe, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(field.name for field in msgspec.structs.fields(TextRecipe))
+        raise UsageError(f"--set: {error}. A recipe has the fields {known}") from error
 
 
 def _require(condition: bool, message: str) -> None:
