@@ -64,6 +64,11 @@ class NcmDrafter(HostDrafter):
                 "train one on its own answers"
             )
 
+    def reset(self, prompt: Sequence[int]) -> None:
+        """Start over with `prompt`; what the weights are is looked at here, so that no round has to."""
+        super().reset(prompt)
+        self.model.state()
+
     def propose(self, history: Sequence[int], m: int) -> Proposal:
         """The beginning of a block, as one lazy array; no more than a block."""
         m = min(m, self.block)

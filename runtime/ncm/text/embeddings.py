@@ -23,7 +23,7 @@ def read_embeddings(target: Any, ids: NDArray[np.int32]) -> NDArray[np.float32]:
     modules = dict(target.model.named_modules()) if hasattr(target, "model") else {}
     found = [module for name, module in modules.items() if name.rsplit(".", 1)[-1] == "embed_tokens"]
     if not found:
-        raise Unsupported("the target has no embedding that could be read: train with from_embeddings false")
+        raise Unsupported("the target has no embedding that could be read: train with from_embeddings=0")
     return np.array(found[0](mx.array(ids)).astype(mx.float32))
 
 

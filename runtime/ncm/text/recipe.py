@@ -18,14 +18,14 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a text model is trained. Whoever has it, the configuration, the data and the machine's arithmetic gets the
     same weights.
 
-    n_tokens: size of the frequent-token subset. batch, generator_batch: blocks a step. *_steps, *_rate: of codec and
-    generator; rates are peaks, reached after `warm_up` steps, then a cosine down to a twentieth. keep_all: share of
-    blocks for which the codec keeps all levels. position_decay: weight of each position's token over that of the one
-    before: only what follows right tokens is ever accepted. code_weight: of the codes' loss beside the tokens'.
-    own_share: share of blocks that go on from the model's own codes, as a drafter has to, instead of the codec's;
-    drawn_share: part of those whose codes are drawn; the rest takes the likeliest. greedy_share: share of blocks out of
-    greedy outputs, None: as many as there are. from_embeddings: whether token embeddings begin as principal components
-    of the target's. The rest changes the configuration's fields of the same names.
+    n_tokens: size of the frequent-token subset. batch, generator_batch: blocks a step. *_steps, *_rate: of codec,
+    causal stage and generator; rates are peaks, reached after `warm_up` steps, then a cosine down to a twentieth.
+    keep_all: share of blocks for which the codec keeps all levels. position_decay: weight of each position's token over
+    that of the one before: only what follows right tokens is ever accepted. code_weight: of the codes' loss beside the
+    tokens'. own_share: share of blocks that go on from the model's own codes, as a drafter has to, instead of the
+    codec's; drawn_share: part of those whose codes are drawn; the rest takes the likeliest. greedy_share: share of
+    blocks out of greedy outputs, None: as many as there are. from_embeddings: whether token embeddings begin as
+    principal components of the target's. The rest changes the configuration's fields of the same names.
     """
 
     seed: int = 0
@@ -33,8 +33,10 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch: int = 256
     generator_batch: int = 128
     codec_steps: int = 600
+    causal_steps: int = 600
     generator_steps: int = 3000
     codec_rate: float = 2e-3
+    causal_rate: float = 2e-3
     generator_rate: float = 1.5e-3
     warm_up: int = 100
     weight_decay: float = 0.05
@@ -56,9 +58,9 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for field in ("n_tokens", "batch", "generator_batch", "warm_up"):
             _require(getattr(self, field) >= 1, f"{field} must be at least 1, not {getattr(self, field)}")
-        for field in ("seed", "codec_steps", "generator_steps"):
+        for field in ("seed", "codec_steps", "causal_steps", "generator_steps"):
             _require(getattr(self, field) >= 0, f"{field} must not be negative, not {getattr(self, field)}")
-        for field in ("codec_rate", "generator_rate", "position_decay"):
+        for field in ("codec_rate", "causal_rate", "generator_rate", "position_decay"):
             _require(getattr(self, field) > 0, f"{field} must be above 0, not {getattr(self, field)}")
         for field in ("weight_decay", "keep_all", "code_weight", "own_share", "drawn_share", "greedy_share"):
             value = getattr(self, field)

@@ -21,12 +21,14 @@ from runtime.drafters.learned.training import check_data
 from runtime.drafters.ncm import NcmSampler
 from runtime.ncm.text import evaluation
 from runtime.ncm.text.blocks import Batch, Blocks, BlockSource
+from runtime.ncm.text.causal import CausalStage, copy_blocks
 from runtime.ncm.text.checkpoints import save_text_model
 from runtime.ncm.text.embeddings import begin_from, read_embeddings
 from runtime.ncm.text.model import Decoder, TextModel, fit_config, init_text_model
 from runtime.ncm.text.recipe import TextRecipe, change_recipe
 from runtime.ncm.text.stage import TextStage
 from runtime.ncm.training.evaluation import count_parameters, measure_codec, measure_codes
+from runtime.ncm.training.loop import Stage
 from runtime.ncm.training.run import describe_machine
 from runtime.ncm.training.staged import StagedRun
 from runtime.ncm.training.stages import CodecStage
@@ -69,7 +71,9 @@ def train_text(
     held_out = Blocks(test, tokens, model.config)
     source = BlockSource(Blocks(train, tokens, model.config), recipe.greedy_share)
 
-    def report_codec(stage: str) -> Any:
+    def follow(stage: str) -> Any:
+        if stage == "causal":
+            copy_blocks(model)
         if stage != "codec":
             return None
         figures = measure_codec(model, _take_whole(held_out).blocks.astype(np.int64))
@@ -77,7 +81,10 @@ def train_text(
         return figures
 
     model.train()
-    run.go([CodecStage(model.codec, source, recipe), TextStage(model, source, recipe)], saved, report_codec)
+    stages: list[Stage] = [CodecStage(model.codec, source, recipe)]
+    if recipe.causal_steps:
+        stages.append(CausalStage(model, source, recipe))
+    run.go([*stages, TextStage(model, source, recipe)], saved, follow)
     model.eval()
     print(f"measuring on {len(test)} answers held out", file=sys.stderr, flush=True)
     figures = evaluate(model, target, test, held_out) | {

@@ -1,4 +1,4 @@
-"""Small text models: part of a small target's vocabulary, and data that the target wrote."""
+"""Small text models: random ones over part of a small target's vocabulary."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def make_tokens(size: int = 6, vocab_size: int = 8) -> FrequentTokens:
     return FrequentTokens([vocab_size - 1 - i for i in range(size)], vocab_size)
 
 
-def make_text_model(seed: int = 0, tokens: FrequentTokens | None = None, sharp: float = 1.0, **changes: Any) -> TextModel:
-    """A random model; `sharp` multiplies the weights that make logits of codes and tokens."""
+def make_text_model(
+    seed: int = 0, tokens: FrequentTokens | None = None, sharp: float = 1.0, **changes: Any
+) -> TextModel:
+    """A random model; `sharp` multiplies the weights that bring the reconstruction in and make tokens' logits."""
     tokens = make_tokens() if tokens is None else tokens
     config: NcmConfig = msgspec.structs.replace(SHAPE, **changes)
     model = init_text_model(fit_config(tokens, config), tokens, seed)
-    for layer in (model.decoder, model.generator.head, model.codec.decode_out):
-        layer.weight = layer.weight * sharp
+    model.generator.enter.weight = model.generator.enter.weight * sharp
+    model.decoder.weight = model.decoder.weight * sharp
     return model
