@@ -6,9 +6,10 @@ Histories are the target's own: the prompt as it was given and the output up to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int32]
 FILLING = 0
 """Stands in blocks for tokens that no block can say and behind the end of a text; its weight is nothing."""
+
+
+def join_prompts(examples: Sequence[Example]) -> list[Example]:
+    """The same texts with their prompts, but for a first token, as outputs too: for what learns any text."""
+    return [
+        msgspec.structs.replace(each, prompt=each.prompt[:1], output=[*each.prompt[1:], *each.output])
+        for each in examples
+    ]
 
 
 @dataclass(frozen=True)
@@ -36,11 +45,12 @@ class Batch:
 
 
 class Blocks:
-    """A block for every token of the outputs of `examples`; `starts` (n,) are their places in one long text."""
+    """A block for every token of the outputs of `examples`; `starts` (n,) are their places in one long text,
+    `other` stands for tokens that are not frequent."""
 
     def __init__(self, examples: Sequence[Example], tokens: FrequentTokens, config: NcmConfig) -> None:
         """UsageError where there is no output."""
-        self._prefix, self._length, self._other = config.prefix_length, config.output_length, tokens.other
+        self._prefix, self._length, self.other = config.prefix_length, config.output_length, tokens.other
         parts: list[Ids] = []
         starts, ends, place = [], [], 0
         for example in examples:
@@ -54,7 +64,7 @@ class Blocks:
         if not place:
             raise UsageError("there is no output to make blocks of: distil some first")
         self.starts, self._ends = np.concatenate(starts), np.concatenate(ends)
-        self._text = np.concatenate([*parts, np.full(self._length, self._other, np.int32)])
+        self._text = np.concatenate([*parts, np.full(self._length, self.other, np.int32)])
         self.is_greedy = np.concatenate([np.full(len(each.output), each.temperature == 0) for each in examples])
 
     def __len__(self) -> int:
@@ -70,16 +80,18 @@ class Blocks:
         places = starts + np.arange(self._length)
         known = places < ends
         blocks = self._text[np.where(known, places, len(self._text) - 1)]
-        sayable = known & (blocks != self._other)
+        sayable = known & (blocks != self.other)
         windows = self._text[starts - self._prefix + np.arange(self._prefix)]
         return Batch(windows, np.where(sayable, blocks, np.int32(FILLING)), known, sayable)
 
 
 class BlockSource:
-    """Random blocks to train on. greedy_share: of those out of greedy outputs; None: as many as there are."""
+    """Random blocks to train on. greedy_share: of those out of greedy outputs; None: as many as there are. hidden: share
+    of the prefixes' tokens that are replaced by "another token".
+    """
 
-    def __init__(self, blocks: Blocks, greedy_share: float | None = None) -> None:
-        self.blocks = blocks
+    def __init__(self, blocks: Blocks, greedy_share: float | None = None, hidden: float = 0.0) -> None:
+        self.blocks, self._hidden = blocks, hidden
         greedy, drawn = np.flatnonzero(blocks.is_greedy), np.flatnonzero(~blocks.is_greedy)
         self._kinds = (greedy, drawn)
         self._share = len(greedy) / len(blocks) if greedy_share is None else greedy_share
@@ -98,4 +110,8 @@ class BlockSource:
         rows = [
             rng.choice(kind, count) for kind, count in zip(self._kinds, (n_greedy, n - n_greedy), strict=True) if count
         ]
-        return self.blocks.take(np.concatenate(rows))
+        batch = self.blocks.take(np.concatenate(rows))
+        if self._hidden:
+            hides = (rng.random(batch.windows.shape) < self._hidden) & (batch.windows < self.blocks.other)
+            batch = replace(batch, windows=np.where(hides, np.int32(self.blocks.other), batch.windows))
+        return batch

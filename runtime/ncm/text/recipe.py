@@ -24,7 +24,8 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     that of the one before: only what follows right tokens is ever accepted. code_weight: of the codes' loss beside the
     tokens'. own_share: share of blocks that go on from the model's own codes, as a drafter has to, instead of the
     codec's; drawn_share: part of those whose codes are drawn; the rest takes the likeliest. greedy_share: share of
-    blocks out of greedy outputs, None: as many as there are. from_embeddings: whether token embeddings begin as
+    blocks out of greedy outputs, None: as many as there are. hidden: share of the prefixes' tokens that training replaces by
+    "another token". with_prompts: whether the causal stage learns the prompts' text too. from_embeddings: whether token embeddings begin as
     principal components of the target's. The rest changes the configuration's fields of the same names.
     """
 
@@ -46,6 +47,8 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     own_share: float = 0.75
     drawn_share: float = 0.25
     greedy_share: float | None = None
+    hidden: float = 0.1
+    with_prompts: bool = True
     from_embeddings: bool = True
     prefix_length: int = 24
     lengths: tuple[int, ...] = (1, 2, 4, 8)
@@ -53,7 +56,7 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ffn_width: int = 512
     n_layers: int = 2
     codebook_size: int = 1024
-    dropout: float = 0.0
+    dropout: float = 0.1
 
     def __post_init__(self) -> None:
         for field in ("n_tokens", "batch", "generator_batch", "warm_up"):
@@ -62,7 +65,7 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             _require(getattr(self, field) >= 0, f"{field} must not be negative, not {getattr(self, field)}")
         for field in ("codec_rate", "causal_rate", "generator_rate", "position_decay"):
             _require(getattr(self, field) > 0, f"{field} must be above 0, not {getattr(self, field)}")
-        for field in ("weight_decay", "keep_all", "code_weight", "own_share", "drawn_share", "greedy_share"):
+        for field in ("weight_decay", "keep_all", "code_weight", "own_share", "drawn_share", "greedy_share", "hidden"):
             value = getattr(self, field)
             _require(value is None or 0 <= value <= 1, f"{field} must be from 0 to 1, not {value}")
 

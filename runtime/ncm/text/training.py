@@ -20,7 +20,7 @@ from runtime.drafters.learned.checkpoints import TrainedFor
 from runtime.drafters.learned.training import check_data
 from runtime.drafters.ncm import NcmSampler
 from runtime.ncm.text import evaluation
-from runtime.ncm.text.blocks import Batch, Blocks, BlockSource
+from runtime.ncm.text.blocks import Batch, Blocks, BlockSource, join_prompts
 from runtime.ncm.text.causal import CausalStage, copy_blocks
 from runtime.ncm.text.checkpoints import save_text_model
 from runtime.ncm.text.embeddings import begin_from, read_embeddings
@@ -69,7 +69,8 @@ def train_text(
     run = StagedRun({"model": model}, recipe, out.with_name(out.name + ".state"), digest)
     saved = run.read() if resume else None
     held_out = Blocks(test, tokens, model.config)
-    source = BlockSource(Blocks(train, tokens, model.config), recipe.greedy_share)
+    source = BlockSource(Blocks(train, tokens, model.config), recipe.greedy_share, recipe.hidden)
+    texts = BlockSource(Blocks(join_prompts(train), tokens, model.config), None, recipe.hidden)
 
     def follow(stage: str) -> Any:
         if stage == "causal":
@@ -83,7 +84,7 @@ def train_text(
     model.train()
     stages: list[Stage] = [CodecStage(model.codec, source, recipe)]
     if recipe.causal_steps:
-        stages.append(CausalStage(model, source, recipe))
+        stages.append(CausalStage(model, texts if recipe.with_prompts else source, recipe))
     run.go([*stages, TextStage(model, source, recipe)], saved, follow)
     model.eval()
     print(f"measuring on {len(test)} answers held out", file=sys.stderr, flush=True)
