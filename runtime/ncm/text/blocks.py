@@ -86,8 +86,10 @@ class Blocks:
 
 
 class BlockSource:
-    """Random blocks to train on. greedy_share: of those out of greedy outputs; None: as many as there are. hidden: share
-    of the prefixes' tokens that are replaced by "another token".
+    """Random blocks to train on.
+
+    greedy_share: of those out of greedy outputs; None: as many as there are. hidden: share of the prefixes' tokens that
+    are replaced by "another token".
     """
 
     def __init__(self, blocks: Blocks, greedy_share: float | None = None, hidden: float = 0.0) -> None:

@@ -24,9 +24,10 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     that of the one before: only what follows right tokens is ever accepted. code_weight: of the codes' loss beside the
     tokens'. own_share: share of blocks that go on from the model's own codes, as a drafter has to, instead of the
     codec's; drawn_share: part of those whose codes are drawn; the rest takes the likeliest. greedy_share: share of
-    blocks out of greedy outputs, None: as many as there are. hidden: share of the prefixes' tokens that training replaces by
-    "another token". with_prompts: whether the causal stage learns the prompts' text too. from_embeddings: whether token embeddings begin as
-    principal components of the target's. The rest changes the configuration's fields of the same names.
+    blocks out of greedy outputs, None: as many as there are. hidden: share of the prefixes' tokens that training
+    replaces by "another token". with_prompts: whether the causal stage learns the prompts' text too. from_embeddings:
+    whether token embeddings begin as principal components of the target's. The rest changes the configuration's fields
+    of the same names.
     """
 
     seed: int = 0
@@ -71,8 +72,10 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def change_config(self) -> NcmConfig:
         """The configuration that comes with the package, with this recipe's shapes; raises as `NcmConfig` does."""
+        base = load_config(CONFIG)
         return msgspec.structs.replace(
-            load_config(CONFIG),
+            base,
+            rotary_dims=self.width // base.n_heads,
             prefix_length=self.prefix_length,
             lengths=self.lengths,
             width=self.width,

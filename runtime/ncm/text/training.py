@@ -17,6 +17,7 @@ import numpy as np
 
 from runtime.distillation import Example, FrequentTokens, Manifest, load_examples, load_manifest
 from runtime.drafters.learned.checkpoints import TrainedFor
+from runtime.drafters.learned.evaluation import answer_embedded
 from runtime.drafters.learned.training import check_data
 from runtime.drafters.ncm import NcmSampler
 from runtime.ncm.text import evaluation
@@ -124,6 +125,10 @@ def evaluate(model: TextModel, target: MlxTarget, test: Sequence[Example], held_
             chosen = Blocks([each for each in greedy if each.class_ == name], model.tokens, model.config)
             by_class = figures.setdefault("agreement_by_class", {})
             by_class[name] = evaluation.measure_agreement(model, chosen.take(slice(None)))
+    figures["agreement_embedded"] = {
+        name: _measure_agreement(model, [_make_example(*answer) for answer in answers])
+        for name, answers in answer_embedded(target).items()
+    }
     if drawn:
         figures["alignment"] = _measure_alignment(model, target, drawn[:N_SCORED])
     return figures
@@ -137,6 +142,10 @@ def _measure_agreement(model: TextModel, greedy: Sequence[Example]) -> dict[str,
         "codec": evaluation.measure_agreement(model, batch, "codec"),
         "rounds": [evaluation.count_rounds(model, blocks, m) for m in (2, 4, model.config.output_length)],
     }
+
+
+def _make_example(prompt: list[int], output: list[int]) -> Example:
+    return Example(document="", split="test", prompt=prompt, output=output, temperature=0.0)
 
 
 def _measure_alignment(model: TextModel, target: MlxTarget, drawn: Sequence[Example]) -> list[dict[str, Any]]:
