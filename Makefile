@@ -38,6 +38,8 @@ train-drafters: $(VENV)/.ready ## let the default model write, and train the dra
 	mkdir -p $(CHECKPOINTS)
 	$(BIN)/roundscope train-drafter ar --out $(CHECKPOINTS)/ar.safetensors
 	$(BIN)/roundscope train-drafter blocks --out $(CHECKPOINTS)/blocks.safetensors
+	mkdir -p runtime/ncm/text/checkpoints
+	$(BIN)/roundscope train-drafter ncm --out runtime/ncm/text/checkpoints/text-draft.safetensors
 
 clean: ## remove what was installed and built; recordings in .roundscope stay
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -5,9 +5,10 @@ p comes from the logits after the logits processors, in the order of mlx-lm's sa
 the distribution that the logits stand for, then what they keep is sharpened or flattened by the temperature. Each of
 the three is a floor under the logits, so tokens that tie at the floor are kept or dropped together.
 
-Randomness comes in three streams that never meet (what the target draws, what the drafter draws, what decides on
-acceptance), each keyed by the seed and the position in the output. So what a drafter does moves nobody else's
-numbers: with nothing proposed a generation is ordinary sampling's, token for token, and every one can be repeated.
+Randomness comes in four streams that never meet (what the target draws, what the drafter draws, the latent that its
+draws are given, what decides on acceptance), each keyed by the seed and the position in the output. So what a drafter
+does moves nobody else's numbers: with nothing proposed a generation is ordinary sampling's, token for token, and every
+one can be repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from telemetry.errors import UsageError
 if TYPE_CHECKING:
     import mlx.core as mx
 
-Stream: TypeAlias = Literal["target", "drafter", "acceptance"]
+Stream: TypeAlias = Literal["target", "drafter", "latent", "acceptance"]
 
 SEED_BITS = 63
 """A seed fits a BIGINT of the store."""
@@ -37,7 +38,7 @@ class Sampling:
 
     temperature: divides the logits; above 0. top_k: only the k likeliest; 0: all. top_p: only the smallest set of
     likeliest tokens with that much mass; 1: all. min_p: only tokens with that share of the likeliest one's probability;
-    0: all. seed: of the three streams.
+    0: all. seed: of the four streams.
     """
 
     temperature: float

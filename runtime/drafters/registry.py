@@ -103,6 +103,31 @@ def _make_blocks(target: Target, *, checkpoint: Path | str | None = None) -> Dra
     return Blocks(found.network, found.tokens, found)
 
 
+def _make_ncm(
+    target: Target,
+    *,
+    checkpoint: Path | str | None = None,
+    decoder: str = "context",
+    latent_temperature: float | None = None,
+    point: int = 0,
+) -> Drafter:
+    from runtime.backend import prepare
+
+    prepare()
+    from runtime.drafters.ncm import NcmDrafter, NcmSampler
+    from runtime.ncm.text.checkpoints import find_text_checkpoint, read_text_model
+    from runtime.ncm.text.model import parse_decoder
+
+    way = parse_decoder(decoder)
+    found = read_text_model(find_text_checkpoint(checkpoint))
+    if point:
+        drafter: NcmDrafter = NcmDrafter(found.model, way, trained_for=found.trained_for)
+    else:
+        drafter = NcmSampler(found.model, way, latent_temperature, trained_for=found.trained_for)
+    drafter.check(target)
+    return drafter
+
+
 _BUILT_IN: dict[str, Factory] = {
     "none": _make_none,
     "oracle": _make_oracle,
@@ -114,6 +139,7 @@ _BUILT_IN: dict[str, Factory] = {
     "self-q3": _make_self_q3,
     "ar": _make_ar,
     "blocks": _make_blocks,
+    "ncm": _make_ncm,
 }
 
 

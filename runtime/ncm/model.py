@@ -58,6 +58,17 @@ class Generator(nn.Module):
         conditioning: tokens (B, P); None where `store` holds the prefix's keys and values already. For policy
         `block_diagonal`: under `block_causal` a level needs those before it, see `forward_levels`.
         """
+        return self.predict(self.forward_states(level, inputs, conditioning, store, tally))
+
+    def forward_states(
+        self,
+        level: int,
+        inputs: mx.array,
+        conditioning: mx.array | None,
+        store: KeyValueStore | None = None,
+        tally: Tally | None = None,
+    ) -> mx.array:
+        """The states (B, l[level], width) that `forward_level` makes its logits of."""
         layout = self._layouts.get((level,), prefix=conditioning is not None)
         return self._run(inputs, conditioning, layout, store, tally)
 
@@ -85,7 +96,7 @@ class Generator(nn.Module):
         one forward over prefix and levels: teacher forcing, and the only way for policy `block_causal`.
         """
         layout = self._layouts.get(tuple(range(len(inputs))), prefix=True)
-        logits = self._run(mx.concatenate(list(inputs), axis=1), conditioning, layout, None, tally)
+        logits = self.predict(self._run(mx.concatenate(list(inputs), axis=1), conditioning, layout, None, tally))
         ends = [sum(part.shape[1] for part in inputs[: level + 1]) for level in range(len(inputs) - 1)]
         return list(mx.split(logits, ends, axis=1))
 
@@ -102,7 +113,7 @@ class Generator(nn.Module):
         x = self._enter(inputs, conditioning, layout)
         for layer in range(self._n_layers):
             x = self._apply(layer, x, layout, store, tally)
-        return self.predict(x[:, layout.prefix :])
+        return x[:, layout.prefix :]
 
     def _enter(self, inputs: mx.array, conditioning: mx.array | None, layout: Layout) -> mx.array:
         x: mx.array = self.enter(inputs) + self.level_embedding(layout.level_of)
@@ -172,6 +183,12 @@ class NcmModel(nn.Module):
 def init_model(config: NcmConfig, seed: int = 0) -> NcmModel:
     """A model in evaluation mode whose weights depend on `config` and `seed` alone, not on MLX's global seed."""
     model = NcmModel(config)
+    draw_weights(model, seed)
+    return model
+
+
+def draw_weights(model: NcmModel, seed: int) -> None:
+    """Give `model` random weights by `seed` alone, and put it in evaluation mode."""
     key = mx.random.key(seed)
     drawn: list[tuple[str, mx.array]] = []
     for name, weight in list_weights(model):
@@ -184,4 +201,3 @@ def init_model(config: NcmConfig, seed: int = 0) -> NcmModel:
     model.update(tree_unflatten(drawn))
     barrier(dict(list_weights(model)))
     model.eval()
-    return model

@@ -49,22 +49,26 @@ class Checkpoint:
 
     def check(self, target: Target) -> None:
         """Raise Unsupported, saying what differs, if `target` is not the one that the drafter learned to foresee."""
-        ours, name = self.trained_for, self.network.config.kind
-        cure = f"train one on its own answers: roundscope distill, then roundscope train-drafter {name}"
-        if target.vocab_size != ours.vocab_size:
-            raise Unsupported(
-                f"the drafter {name} speaks a vocabulary of {ours.vocab_size} ids ({ours.target}), and the target has "
-                f"{target.vocab_size}: {cure}"
-            )
-        if not isinstance(target, MlxTarget):
-            raise Unsupported(f"the drafter {name} was trained for {ours.target}, and the target is no model: {cure}")
-        if digest_tokenizer(target) != ours.tokenizer_digest:
-            raise Unsupported(
-                f"the drafter {name} was trained for {ours.target}, and {target.name} has another tokenizer: {cure}"
-            )
-        # The same model in another precision answers nearly alike; only one of another name is worth 0.5 s of hashing.
-        if target.name != ours.target and digest_parameters(target) != ours.target_digest:
-            raise Unsupported(f"the drafter {name} was trained for {ours.target}, and this is {target.name}: {cure}")
+        check_trained_for(self.trained_for, target, self.network.config.kind)
+
+
+def check_trained_for(ours: TrainedFor, target: Target, name: str) -> None:
+    """Raise Unsupported, saying what differs, if `target` is not the one that the drafter `name` learned to foresee."""
+    cure = f"train one on its own answers: roundscope distill, then roundscope train-drafter {name}"
+    if target.vocab_size != ours.vocab_size:
+        raise Unsupported(
+            f"the drafter {name} speaks a vocabulary of {ours.vocab_size} ids ({ours.target}), and the target has "
+            f"{target.vocab_size}: {cure}"
+        )
+    if not isinstance(target, MlxTarget):
+        raise Unsupported(f"the drafter {name} was trained for {ours.target}, and the target is no model: {cure}")
+    if digest_tokenizer(target) != ours.tokenizer_digest:
+        raise Unsupported(
+            f"the drafter {name} was trained for {ours.target}, and {target.name} has another tokenizer: {cure}"
+        )
+    # The same model in another precision answers nearly alike; only one of another name is worth 0.5 s of hashing.
+    if target.name != ours.target and digest_parameters(target) != ours.target_digest:
+        raise Unsupported(f"the drafter {name} was trained for {ours.target}, and this is {target.name}: {cure}")
 
 
 def find_checkpoint(name: str, given: str | Path | None = None) -> Path:

@@ -20,6 +20,7 @@ from telemetry.errors import UsageError
 TRAINERS = {
     "ar": "runtime.drafters.learned.training:train_ar",
     "blocks": "runtime.drafters.learned.training:train_blocks",
+    "ncm": "runtime.ncm.text.training:train_ncm",
 }
 """Names of trainable drafters, and where the trainer is: imported when it is called."""
 

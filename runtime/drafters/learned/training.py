@@ -53,7 +53,7 @@ def train_learned(
     Unsupported if the data are another target's.
     """
     manifest = load_manifest(data)
-    _check_target(manifest, target, data)
+    check_data(manifest, target, data)
     train, test = load_examples(data, "train"), load_examples(data, "test")
     tokens = FrequentTokens.choose(train, recipe.vocab, target.vocab_size, sorted(target.eos))
     network = _make_network(kind, target, tokens, recipe)
@@ -81,7 +81,8 @@ def train_learned(
     return figures
 
 
-def _check_target(manifest: Manifest, target: MlxTarget, data: Path) -> None:
+def check_data(manifest: Manifest, target: MlxTarget, data: Path) -> None:
+    """Raise Unsupported unless it was `target`, as it is in memory, that wrote the data."""
     ours = (digest_parameters(target), digest_tokenizer(target), target.vocab_size)
     if ours != (manifest.target_digest, manifest.tokenizer_digest, manifest.vocab_size):
         raise Unsupported(

@@ -113,7 +113,10 @@ class Trainer:
 
     def _step(self, progress: Progress) -> None:
         stage = self.stage
-        rng = np.random.default_rng([self._seed, *stage.name.encode(), self.done])
+        place = [self._seed, *stage.name.encode(), self.done]
+        rng = np.random.default_rng(place)
+        # Dropout draws from MLX's global generator: a resumed run has to drop what an uninterrupted one would.
+        mx.random.seed(int(np.random.default_rng([*place, 1]).integers(2**32)))
         batch = stage.draw(self.done, rng)
         (loss, found), gradients = self._differentiate(*batch)
         gradients, _ = optimizers.clip_grad_norm(gradients, MAX_NORM)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -17,10 +17,30 @@ if TYPE_CHECKING:
     from runtime.ncm.training.direct import DirectNetwork
     from runtime.ncm.training.loop import Arrays
     from runtime.ncm.training.recipe import Recipe
-    from runtime.ncm.training.tasks import Task
+    from runtime.ncm.training.tasks import Source, Task
 
 COMMITMENT = 0.25
 """Weight of the distance between latents and their reconstruction, as in VQ-VAE (arXiv 1711.00937)."""
+
+
+class CodecPlan(Protocol):
+    """What the codec's training needs to know of a recipe."""
+
+    @property
+    def codec_steps(self) -> int:
+        """How many there are."""
+
+    @property
+    def codec_rate(self) -> float:
+        """The peak learning rate."""
+
+    @property
+    def batch(self) -> int:
+        """Samples a step."""
+
+    @property
+    def keep_all(self) -> float:
+        """Share of samples for which all levels are kept."""
 
 
 class CodecStage:
@@ -28,7 +48,7 @@ class CodecStage:
 
     name = "codec"
 
-    def __init__(self, codec: Codec, task: Task, recipe: Recipe) -> None:
+    def __init__(self, codec: Codec, task: Source, recipe: CodecPlan) -> None:
         self.module = codec
         self.steps, self.rate = recipe.codec_steps, recipe.codec_rate
         self.state = vars(start_codebook(codec.codebook)).copy()

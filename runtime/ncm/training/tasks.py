@@ -24,14 +24,18 @@ _DIGITS = 10
 _HELD_OUT_SEED = 1
 
 
-class Task(Protocol):
+class Source(Protocol):
+    """Samples to train on: conditioning (n, P) and outputs (n, N)."""
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
+        """`n` of them."""
+
+
+class Task(Source, Protocol):
     """Samples of a task: conditioning (n, P) and outputs (n, N)."""
 
     description: str
     """What the samples are and how held-out ones are kept apart, for the checkpoint."""
-
-    def draw(self, n: int, rng: np.random.Generator) -> tuple[Tokens, Tokens]:
-        """Samples to train on."""
 
     def hold_out(self, n: int) -> tuple[Tokens, Tokens]:
         """Samples to measure with; always the same."""

@@ -39,9 +39,16 @@ def forward_levels(
     """Logits (A, B, l[k], codebook_size) of every level after each application of the second half of `n_layers`, from
     inputs (B, l[k], code_dim) and conditioning (B, P).
     """
+    return [generator.predict(states) for states in forward_states(generator, inputs, conditioning, n_layers)]
+
+
+def forward_states(
+    generator: Generator, inputs: Sequence[mx.array], conditioning: mx.array, n_layers: int
+) -> list[mx.array]:
+    """The states (A, B, l[k], width) that `forward_levels` makes its logits of."""
     store = SharedPrefix(conditioning.shape[1])
-    logits = []
+    found = []
     for level, given in enumerate(inputs):
         states = list(generator.walk_level(level, given, None if level else conditioning, store, n_layers))
-        logits.append(generator.predict(mx.stack(states[n_layers // 2 :])))
-    return logits
+        found.append(mx.stack(states[n_layers // 2 :]))
+    return found

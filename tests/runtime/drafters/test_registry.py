@@ -17,7 +17,7 @@ from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.errors import RoundscopeError, UsageError
 from tests.models import tiny_llama
 
-TRAINED = ["ar", "blocks"]
+TRAINED = ["ar", "blocks", "ncm"]
 """Made from checkpoints: learned/test_learned_training.py makes them."""
 BUILT_IN = ["none", "oracle", "wrong", "prompt-lookup", "suffix", "assistant", "self-q4", "self-q3", *TRAINED]
 MODEL = tiny_llama(0, 8)

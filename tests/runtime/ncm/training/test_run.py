@@ -13,7 +13,7 @@ import pytest
 from runtime.ncm.checkpoints import load_model, read_checkpoint
 from runtime.ncm.config import NcmConfig
 from runtime.ncm.identity import list_weights
-from runtime.ncm.training import loop, run
+from runtime.ncm.training import loop, run, staged
 from runtime.ncm.training.recipe import Recipe
 from telemetry.errors import RoundscopeError, Unsupported, UsageError
 from tests.runtime.ncm.tiny import GRID, TINY
@@ -126,7 +126,7 @@ def test_a_run_killed_between_two_saves_goes_on_from_the_last_one(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "grid.safetensors"
-    monkeypatch.setattr(run, "SAVE_EVERY", 2)
+    monkeypatch.setattr(staged, "SAVE_EVERY", 2)
     with monkeypatch.context() as patched:
         take_step = loop.Trainer._step
 
