@@ -18,7 +18,7 @@ from telemetry.errors import RoundscopeError, UsageError
 from tests.models import tiny_llama
 
 TRAINED = ["ar", "blocks", "ncm"]
-"""Made from checkpoints: learned/test_learned_training.py makes them."""
+"""Their checkpoints are for the default model; the tests of their training make others."""
 BUILT_IN = ["none", "oracle", "wrong", "prompt-lookup", "suffix", "assistant", "self-q4", "self-q3", *TRAINED]
 MODEL = tiny_llama(0, 8)
 TARGET = ScriptedTarget(len, vocab_size=8)

@@ -12,7 +12,7 @@ import pytest
 from runtime.distillation import Example, FrequentTokens, load_examples, load_manifest
 from runtime.drafters import make
 from runtime.drafters.learned import training
-from runtime.drafters.learned.checkpoints import read_checkpoint
+from runtime.drafters.learned.checkpoints import find_checkpoint, read_checkpoint
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
 from runtime.drafters.learned.evaluation import answer_embedded, measure_agreement, measure_alignment
 from runtime.drafters.learned.network import list_weights, take_over_embeddings
@@ -279,3 +279,19 @@ def test_each_head_counts_half_of_the_one_before():
         # Head j says the token j further from the states after tokens 3, 63 and 60: 63, 60, 57 are 0, 1, 2 there.
         means.append(-np.mean([np.log(p[2 + i, i + head]) for i in range(3 - head)]))
     assert float(loss) == pytest.approx((4 * means[0] + 2 * means[1] + means[2]) / 7, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["ar", "blocks"])
+def test_the_checkpoint_in_the_package_is_small_and_says_everything(kind):
+    path = find_checkpoint(kind)
+    assert path.stat().st_size < 12_000_000
+    found = read_checkpoint(path, kind)
+    header = {name: json.loads(found.header[name]) for name in ("recipe", "data", "curve", "held_out", "environment")}
+    assert found.header["command"].split()[:3] == ["roundscope", "train-drafter", kind]
+    assert header["data"]["target"] == found.trained_for.target == "SmolLM2-135M-Instruct"
+    assert header["curve"][-1][0] == header["recipe"]["steps"] == RECIPES[kind].steps
+    assert found.tokens.size == header["recipe"]["vocab"] == found.network.config.vocab
+    assert set(header["held_out"]["agreement_embedded"]) == set(load_embedded().classes)
+    assert header["held_out"]["agreement"]["survival"][0] > 0.2
+    assert "/tmp" not in json.dumps(dict(found.header))
+    assert "host" not in header["environment"]
