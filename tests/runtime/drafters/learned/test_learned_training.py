@@ -26,7 +26,6 @@ from tests.runtime.drafters.learned.tiny import distil, make_network, make_targe
 
 TARGET = make_target()
 SMALL = {"vocab": "40", "width": "16", "heads": "2", "ffn": "24", "warm_up": "5", "steps": "60", "rate": "0.01"}
-KINDS = sorted(TRAINERS)
 
 
 @pytest.fixture(scope="module")
