@@ -51,10 +51,12 @@ class Failed(Struct, tag="failed", tag_field="type"):
 
 
 class Losses(Struct):
-    """Of one destination: the generations that it has, and how many spans it refused, or were given up on, so far."""
+    """Of one destination: the generations that it has, or took in part; of those how many spans it refused for good,
+    by id; and how many spans it refused, or were given up on, so far."""
 
     destination: str
     exported: set[str]
+    refused: dict[str, int]
     n_spans: int = 0
 
 
@@ -80,12 +82,14 @@ def read_losses(store: Path) -> Iterator[Losses]:
             continue
         for entry in decode_entries(data):
             if isinstance(entry, Destination):
-                losses = Losses(entry.destination, set())
+                losses = Losses(entry.destination, set(), {})
             elif losses is None:
                 continue
             elif isinstance(entry, Exported):
                 losses.exported.add(entry.generation_id)
                 losses.n_spans += entry.refused
+                if entry.refused:
+                    losses.refused[entry.generation_id] = entry.refused
             else:
                 losses.n_spans += entry.spans
         if losses is not None and losses.n_spans:

@@ -25,8 +25,9 @@ def command(file: Path, store: Path, as_json: bool) -> None:
     """Write the generations of an OTLP-JSON file into a journal of the store, from which the tables are made.
 
     Only spans that roundscope exported are taken, and only if the records made from them would give the same spans
-    again; all others are refused, and counted by reason. Generations that the store has already are left as they are.
-    Spans hold neither text nor the environment of the run. Exit code 1 if something was refused.
+    again and the tables take them; all others are refused, and counted by reason. Generations that the store has
+    already are left as they are. Spans hold neither text nor the environment of the run. Exit code 1 if something was
+    refused, or if the journal could not be written as a whole: then nothing is taken.
     """
     from telemetry.importing import import_file
 

@@ -95,15 +95,21 @@ def command(
 
 
 def _find_undelivered(con: DuckDBPyConnection, run_id: str, store: Path) -> Iterator[str]:
-    """A sentence for every destination that has not got all spans of the run, after something went wrong there."""
+    """Sentences for every destination that has not got all spans of the run, after something went wrong there."""
     from telemetry.ledger import read_losses
 
-    own = "select generation_id from generations where run_id = $1 union all "
-    own += "select generation_id from ncm_generations where run_id = $1"
+    tables = ("generations", "ncm_generations")
+    own = " union all ".join(
+        f"select generation_id from {table} where run_id = $1 and sampled is distinct from false" for table in tables
+    )
     for losses in read_losses(store):
+        place = losses.destination
         ids = {generation_id for (generation_id,) in con.execute(own, [run_id]).fetchall()}
         missing = len(ids - losses.exported)
         if missing:
-            option = "--otlp" if "://" in losses.destination else "--otlp-json"
-            command = ["roundscope", "export", option, losses.destination, "--run", run_id, "--store", str(store)]
-            yield f"spans of {missing} generations are not at {losses.destination}; `{shlex.join(command)}` sends them"
+            option = "--otlp" if "://" in place else "--otlp-json"
+            command = ["roundscope", "export", option, place, "--run", run_id, "--store", str(store)]
+            yield f"spans of {missing} generations are not at {place}; `{shlex.join(command)}` sends them"
+        refused = [losses.refused[generation_id] for generation_id in ids & losses.refused.keys()]
+        if refused:
+            yield f"{sum(refused)} spans of {len(refused)} generations were refused for good by {place}"

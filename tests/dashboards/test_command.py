@@ -14,6 +14,7 @@ import queries
 from runtime.cli.main import main
 from runtime.cli.report import command
 from telemetry.journal import Journal
+from telemetry.ledger import Ledger
 from telemetry.records import (
     ComparisonRecord,
     GenerationEnd,
@@ -27,9 +28,11 @@ from telemetry.records import (
     RunRecord,
     VerifyCostRecord,
 )
+from tests.conftest import run_python
 from tests.queries.given import ONLY_OF_SOME_RUNS
 from tests.queries.simulate import Simulation
 from tests.queries.simulate_ncm import NcmSimulation
+from tests.telemetry.stores import generation, generation_end, header, run, write_lines
 
 
 def record(store: Path, simulation: Simulation) -> None:
@@ -89,6 +92,38 @@ def test_page_is_about_the_latest_run(store: Path, capsys: pytest.CaptureFixture
     assert out.startswith("run       run-2, 2023-11-14 22:13 UTC, complete")
     assert f"roundscope report stages --run run-2 --store {store}\n" in out
     assert call(capsys, "--store", str(store), "--run", "run-1")[1].startswith("run       run-1,")
+
+
+def test_it_works_while_another_process_records(tmp_path: Path) -> None:
+    """duckdb#17158: the rounds closed so far are there, and more of them when asked again."""
+    simulation = Simulation(run_id="run-1", seed=1)
+    program = "from runtime.cli.main import main; main()"
+    command = ("report", "completeness", "--run", "run-1", "--json", "--store", str(tmp_path))
+    with Journal(tmp_path) as journal:
+        journal.write(msgspec.convert(simulation.run_row(), RunRecord))
+        begun, rounds = next(iter(simulation.generations()))
+        journal.write(msgspec.convert(begun, GenerationRecord))
+        for n, one in enumerate(rounds[:2], 1):
+            journal.write(msgspec.convert(one, RoundRecord))
+            asked = run_python(program, *command)
+            [whole] = [row for row in json.loads(asked.stdout) if row["arm"] == "all"]
+            assert (asked.returncode, whole["n_running"], whole["n_rounds"]) == (0, 1, n)
+        page = run_python(program, "report", "--store", str(tmp_path))
+        assert (page.returncode, "Still running: 1 generation" in page.stdout) == (0, True)
+    assert "Still running" not in run_python(program, "report", "--store", str(tmp_path)).stdout
+
+
+def test_spans_that_nobody_wants_are_not_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a destination that lacks spans, those are named that it could get: none of a trace that is not sampled."""
+    unsampled = {"trace_id": "a" * 32, "parent_span_id": "b" * 16, "sampled": False}
+    own = [generation("g1"), generation_end("g1"), generation("g2", **unsampled), generation_end("g2")]
+    write_lines(tmp_path, [header(), run(), *own])
+    with Ledger(tmp_path, "http://127.0.0.1:4318/v1/traces") as ledger:
+        ledger.note_failed(1)
+        assert "note: spans of 1 generations are not at http" in call(capsys, "--store", str(tmp_path))[2]
+        ledger.note("g1", sent=1, refused=1)
+    said = "note: 1 spans of 1 generations were refused for good by http://127.0.0.1:4318/v1/traces\n"
+    assert call(capsys, "--store", str(tmp_path))[2] == said
 
 
 def test_rows_are_data_on_stdout(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
