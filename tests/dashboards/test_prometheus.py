@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 import queries
+from runtime import speculate
 from runtime.experiment.execution import Execution
 from runtime.experiment.plan import make_plan
+from runtime.testing import ScriptedDrafter
 from telemetry.journal import Journal
 from telemetry.metric_docs import RULES, render
 from telemetry.recorder import Recorder
@@ -64,7 +66,7 @@ class Scraped:
 
 
 def record(store: Path) -> None:
-    """A run of three arms on six prompts, whose forwards take some 10 ms, no two the same; and levels."""
+    """A run of three arms on six prompts, whose forwards take some 10 ms, no two the same; draws; and levels."""
     clock = FakeClock(tick_ns=1000)
     target = make_target(
         cost_ns=lambda width, context: 9_000_000 + 400_000 * width + draw(clock.monotonic_ns()) % 2_000_000,
@@ -75,7 +77,18 @@ def record(store: Path) -> None:
     with Journal(store) as journal:
         journal.write(stores.run())
         plan = make_plan(request, make_workload(6), target)
-        Execution(plan, target, Recorder(journal, run_id="run-1", clock=clock)).run()
+        recorder = Recorder(journal, run_id="run-1", clock=clock)
+        Execution(plan, target, recorder).run()
+        speculate(
+            target,
+            ScriptedDrafter(lambda history, m: [1, 2][:m]),
+            [1, 2],
+            draft_length=2,
+            max_tokens=15,
+            timing="attributed",
+            temperature=1.0,
+            recorder=recorder.label(arm="drawn"),
+        ).drain()
         for line in whole_ncm("n1"):
             journal.write(line)
         journal.write(stores.run_end())
@@ -142,7 +155,8 @@ def test_seconds_per_committed_token_are_sqls(scraped: Scraped) -> None:
     with connect(scraped.store, prepare=queries.install_views) as connected:
         result = queries.run(connected.con, "seconds_per_token")
     rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-    expected = {row["arm"]: row["seconds_per_token"] for row in rows if row["class"] == "all"}
+    timed = [row for row in rows if row["class"] == "all" and row["seconds_per_token"] is not None]
+    expected = {row["arm"]: row["seconds_per_token"] for row in timed}
     assert len(expected) == 3
     selected = '{timing="fused", warm_up="false"}'
     asked = f"sum by (arm) (roundscope_round_seconds_sum{selected})"
