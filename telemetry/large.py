@@ -64,13 +64,13 @@ def load_large(
 
 @contextmanager
 def _in_no_order(con: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """Let all threads insert, which needs rows to come in no order, and one more: whoever waits for them is held up."""
-    [(threads,)] = con.execute("SELECT current_setting('threads')").fetchall()
-    con.execute(f"SET preserve_insertion_order = false; SET threads = {threads + 1}")
+    """Let all threads insert, which needs rows to come in no order."""
+    # As many as there are processors: with one more, the thread that checks the lines is the last to end, alone.
+    con.execute("SET preserve_insertion_order = false")
     try:
         yield
     finally:
-        con.execute(f"SET preserve_insertion_order = true; SET threads = {threads}")
+        con.execute("SET preserve_insertion_order = true")
 
 
 def _find_large(paths: Iterable[Path], known: dict[str, JournalRow], spool: Spool) -> Iterator[Large]:

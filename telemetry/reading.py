@@ -25,8 +25,9 @@ from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, Record
 from telemetry.schema import JournalRow, Rejected, Writer
 
 BATCH_BYTES = 16 << 20
-_PIECE_BYTES = 4 << 20
-"""What is decoded at once. Meanwhile no other thread of Python's can go on, not even to give DuckDB its next task."""
+_PIECE_BYTES = 1 << 19
+"""What is decoded at once: it and its records fit into a processor's own cache. Meanwhile no other thread of Python's
+can go on, not even to give DuckDB its next task."""
 
 SHOWN_CHARACTERS = 500
 _WINDOW = 1024

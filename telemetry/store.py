@@ -160,6 +160,7 @@ def _require(store: Path) -> None:
 def _load_file(path: Path, store: Path, prepare: Prepare | None, patience_s: float) -> LoadReport:
     con = _open(path, patience_s, read_only=False)
     try:
+        con.execute(_QUIET)
         with _explaining(path):
             if not has_schema(con):
                 if con.execute("SELECT 1 FROM duckdb_tables()").fetchall():
@@ -213,6 +214,7 @@ def _open_current(store: Path, prepare: Prepare | None) -> duckdb.DuckDBPyConnec
 
 def _connect_memory(store: Path, prepare: Prepare | None, note: str) -> Connected:
     con = duckdb.connect(":memory:")
+    con.execute(_QUIET)
     create_schema(con)
     report = load_journals(con, store / FOLDER, store / archive.FOLDER)
     if prepare is not None:
