@@ -52,7 +52,7 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     with_prompts: bool = True
     from_embeddings: bool = True
     prefix_length: int = 32
-    lengths: tuple[int, ...] = (1, 2, 4, 8)
+    lengths: tuple[int, ...] = (1, 8)
     width: int = 192
     ffn_width: int = 512
     n_layers: int = 2
