@@ -8,10 +8,6 @@ enter seconds per token.
 Between rounds the target's cache holds the history less its last token. That token and the proposal go
 through one forward, whose row i predicts what follows the i-th of them (a convention that leaves no token out
 and computes none twice).
-
-Where only a snapshot leads back, the accepted positions of a round with a rejection have to be fed again. They go in
-front of the next round's forward, which a few more positions hardly make dearer, instead of through one of their own;
-until then the cache is behind by them.
 """
 
 from __future__ import annotations
@@ -27,33 +23,19 @@ from runtime.processing import process
 from runtime.protocols import Drafter, Proposal, SamplingDrafter
 from runtime.rounds import OpenRound
 from runtime.session import Session
+from runtime.speculative.contract import DrafterError, check_ids, check_length
 from runtime.speculative.overlap import OverlapMeter
-from runtime.speculative.relaxed import Relaxed, judge_relaxed
-from runtime.speculative.stochastic import judge, take_q
-from runtime.speculative.verification import count_accepted, name_outcome, name_rule
-from telemetry.errors import RoundscopeError
-from telemetry.records import Basis, Coupling, Timing
+from runtime.speculative.relaxed import Relaxed
+from runtime.speculative.rules import Limits, OwnTokens, Residual, Rule
+from runtime.speculative.trimming import trim
+from runtime.speculative.verification import name_outcome, name_rule
+from telemetry.records import Coupling, Timing
 
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
 
-MOST_BEHIND = 4
-"""Positions that the target's cache may be behind by, or m where that is more. Further ones are fed at once: where most
-is rejected the same positions would go through every forward again."""
-
 _NOTHING = Proposal(())
 """Stands for every empty proposal: an empty array of mlx would be one of floats."""
-
-
-def _take_best(logits: Any) -> Any:
-    """The argmax of every row, the lowest id on ties."""
-    import mlx.core as mx
-
-    return mx.argmax(logits, axis=-1)
-
-
-class DrafterError(RoundscopeError):
-    """A drafter broke its contract; the message names it."""
 
 
 class Speculative:
@@ -79,12 +61,18 @@ class Speculative:
         self.draft_length = draft_length
         self.coupling: Coupling | None = None if session.sampling is None or relaxed else coupling
         self.relaxation = None if relaxed is None else relaxed.rule
-        self._relaxed = relaxed
-        self._by_masses = self.coupling == "residual" or relaxed is not None
-        measures = self._attributed and self.coupling is not None and session.sampling is not None
-        self._overlap = OverlapMeter(session.sampling) if measures and session.sampling else None
-        self._choose_rows = _take_best if session.sampling is None else self._draw_rows
+        measured = session.sampling if self._attributed and relaxed is None else None
+        self._overlap = None if measured is None else OverlapMeter(measured)
+        self._rule = self._find_rule(relaxed)
         self.arm = f"{drafter.name} m={draft_length}{name_rule(self.coupling, self.relaxation)}"
+
+    def _find_rule(self, relaxed: Relaxed | None) -> Rule:
+        session = self._session
+        if relaxed is not None:
+            return Limits(session, self.drafter, relaxed)
+        if session.sampling is None or self.coupling == "equality":
+            return OwnTokens(session, self._overlap)
+        return Residual(session, self.drafter, session.sampling, self._overlap)
 
     def prefill(self) -> None:
         """Fill the target's cache, and let the drafter take in the prompt."""
@@ -118,7 +106,7 @@ class Speculative:
         """The round from there on."""
         if self._session.cancelled or not self._verify_and_judge(open_round, proposal):
             open_round.void("cancelled")
-        self._trim(open_round)
+        trim(self._session, open_round, longest=self.draft_length, attributed=self._attributed)
         self._rewind(open_round)
         if self._overlap is not None:
             self._overlap.measure(open_round, proposal)
@@ -127,75 +115,14 @@ class Speculative:
         """Whether the proposal was judged: not if the generation was cancelled while the device worked."""
         if self._session.processors:
             return self._process_rows(open_round, proposal, self._verify(open_round, proposal, None))
-        if self._by_masses:
-            return self._judge_draws(open_round, proposal)
-        verified = self._verify(open_round, proposal, self._choose_rows)
-        drafted, predicted = self._synchronize(open_round, proposal, verified)
+        judge = partial(self._rule.judge, proposal, slice(None))
+        drafted, *found = self._synchronize(open_round, proposal, *self._verify(open_round, proposal, judge))
         if self._session.cancelled:
             return False
-        accepted = count_accepted(drafted, predicted)
-        tokens = list(predicted[: accepted + 1])
+        accepted, tokens = self._rule.settle(drafted, found)
         self._judge(open_round, drafted, tokens, accepted, self._session.end_at_stop(open_round, tokens))
         self._keep_rows(len(tokens))
         return True
-
-    def _draw_rows(self, logits: Any) -> Any:
-        """The target's own draw for every row, as ordinary sampling would make it after that history."""
-        import mlx.core as mx
-
-        session = self._session
-        assert session.sampling is not None
-        self._note_logits(logits)
-        rows = range(logits.shape[0])
-        return mx.concatenate([session.sampling.choose(logits[i : i + 1], session.position + i) for i in rows])
-
-    def _judge_draws(self, open_round: OpenRound, proposal: Proposal) -> bool:
-        """The same at a temperature: accept and correct by p and q."""
-        verify = partial(self._compare_masses, proposal, slice(None))
-        drafted, *verdict = self._synchronize(open_round, proposal, *self._verify(open_round, proposal, verify))
-        if self._session.cancelled:
-            return False
-        accepted, token = self._open_verdict(verdict)
-        tokens = [*drafted[:accepted], token]
-        self._judge(open_round, drafted, tokens, accepted, self._session.end_at_stop(open_round, tokens))
-        self._keep_rows(len(tokens))
-        return True
-
-    def _compare_masses(self, proposal: Proposal, part: slice, logits: Any) -> tuple[Any, Any, Any]:
-        """The verdict on that part of the proposal."""
-        import mlx.core as mx
-
-        session, tokens = self._session, proposal.tokens
-        if isinstance(tokens, (list, tuple)):
-            tokens = mx.array(tokens, mx.int32)
-        place = session.position + (part.start or 0)
-        if self._relaxed is not None:
-            return judge_relaxed(logits, tokens[part], self._relaxed, session.sampling, place).arrays
-        assert session.sampling is not None
-        self._note_logits(logits)
-        if proposal.q is not None and not isinstance(self.drafter, SamplingDrafter):
-            raise DrafterError(
-                f"drafter {self.drafter.name!r} gave a q, but has no sample_with(sampling): one that draws needs it"
-            )
-        try:
-            q = take_q(proposal.q, len(proposal), logits.shape[-1])
-        except ValueError as error:
-            raise DrafterError(f"drafter {self.drafter.name!r} gave {error}") from None
-        return judge(logits, tokens[part], None if q is None else q[part], session.sampling, place).arrays
-
-    def _note_logits(self, logits: Any) -> None:
-        if self._overlap is not None:
-            self._overlap.note(logits)
-
-    def _open_verdict(self, verdict: Sequence[Sequence[int]]) -> tuple[int, int]:
-        """The accepted tokens and the target's own, from a verdict that was read."""
-        [accepted], [token], [is_sound] = verdict
-        if not is_sound:
-            raise DrafterError(
-                f"drafter {self.drafter.name!r} proposed a token that its own q gives no mass: q must be the "
-                "distribution that the token was drawn from"
-            )
-        return accepted, token
 
     def _keep_rows(self, count: int) -> None:
         rows, logits, self._logits = self._session.rows, self._logits, None
@@ -206,11 +133,7 @@ class Speculative:
         session = self._session
         open_round.requested = session.limit_proposal(m)
         proposal = self.drafter.propose(session.history, open_round.requested)
-        if len(proposal) > open_round.requested:
-            raise DrafterError(
-                f"drafter {self.drafter.name!r} proposed {len(proposal)} tokens where "
-                f"{open_round.requested} were asked for"
-            )
+        check_length(self.drafter, proposal, open_round.requested)
         open_round.proposed = len(proposal)
         open_round.proposer = getattr(self.drafter, "proposer", None)
         if not open_round.proposed:
@@ -294,22 +217,10 @@ class Speculative:
         self, logits: Any, history: Any, proposal: Proposal, drafted: Sequence[int], index: int
     ) -> tuple[int, bool]:
         """The token after `history`, and whether it is the proposal's at `index`, which now stands."""
-        session = self._session
+        session, part = self._session, slice(index, index + 1)
         logits = process(logits, history, session.processors, session.rows)
-        if not self._by_masses:
-            [[token]] = read(self._choose_place(logits, session.position + index))
-            return token, token in drafted[index : index + 1]
-        verdict = self._compare_masses(proposal, slice(index, index + 1), logits)
-        accepted, token = self._open_verdict(read(*verdict))
-        return (drafted[index], True) if accepted else (token, False)
-
-    def _choose_place(self, logits: Any, position: int) -> Any:
-        """The target's own token (1,) at `position` of the output, from its logits (1, vocab)."""
-        sampling = self._session.sampling
-        if sampling is None:
-            return _take_best(logits)
-        self._note_logits(logits)
-        return sampling.choose(logits, position)
+        accepted, tokens = self._rule.settle(drafted[part], read(*self._rule.judge(proposal, part, logits)))
+        return tokens[0], accepted == 1
 
     def _judge(
         self, open_round: OpenRound, drafted: Sequence[int], tokens: list[int], accepted: int, stopped_at: int | None
@@ -331,52 +242,6 @@ class Speculative:
         self._check_ids(drafted)
         return drafted
 
-    def _trim(self, open_round: OpenRound) -> None:
-        session, tokens = self._session, open_round.tokens
-        open_round.skip()
-        cache, undo, width = session.cache, session.cache.undo, open_round.width
-        lacking = session.history[cache.length :]
-        fed = [*lacking, *tokens][: len(lacking) - 1 + len(tokens)]
-        excess = width - len(fed) if width else 0
-        if excess and not open_round.proposed and not self._can_take_back(excess, width):
-            fed, excess = lacking, 0  # a cancelled single step that a window cannot give back; it fed committed tokens
-        if excess and undo.way == "snapshot":
-            open_round.trim_way = "snapshot"
-            undo.back(width)
-        elif excess:
-            open_round.trim_way = "trim"
-            undo.trim(excess)
-        if width and open_round.trim_way != "snapshot":
-            cache.hold(fed)
-        session.settle()
-        session.history.extend(tokens)
-        basis = self._catch_up_if_needed(open_round)
-        open_round.cache_length = cache.length
-        open_round.mark("trim", basis)
-
-    def _can_take_back(self, excess: int, width: int) -> bool:
-        undo = self._session.cache.undo
-        return undo.can_back(width) if undo.way == "snapshot" else undo.can_trim(excess)
-
-    def _catch_up_if_needed(self, open_round: OpenRound) -> Basis:
-        """Feed by now what the cache lacks where that cannot wait for the next round."""
-        import mlx.core as mx
-
-        session = self._session
-        behind = len(session.history) - 1 - session.cache.length
-        late = behind > max(MOST_BEHIND, self.draft_length) or session.quantising is not None
-        if behind <= 0 or not (session.finished or late):
-            return "host"
-        open_round.replayed += behind
-        session.catch_up()
-        states = [layer.state for layer in session.cache.layers]
-        # The next round waits for it; after the last one nobody would, and T_round would leave it out.
-        if self._attributed or session.finished:
-            barrier(states)
-            return "barrier"
-        mx.async_eval(states)
-        return "host_launch"
-
     def follow(self, open_round: OpenRound) -> None:
         """Let the drafter follow a step that was made without it."""
         self._require_drafter()
@@ -393,12 +258,7 @@ class Speculative:
         open_round.mark("rewind", "host")
 
     def _check_ids(self, tokens: Sequence[int]) -> None:
-        bad = [token for token in tokens if not 0 <= token < self._session.target.vocab_size]
-        if bad:
-            raise DrafterError(
-                f"drafter {self.drafter.name!r} proposed token {bad[0]}, which is not in the target's vocabulary of "
-                f"{self._session.target.vocab_size}"
-            )
+        check_ids(self.drafter, tokens, self._session.target.vocab_size)
 
     def abandon(self, open_round: OpenRound) -> None:
         """Bring target and drafter back to the committed history after a failure."""
@@ -416,9 +276,7 @@ class Speculative:
 
     def _require_drafter(self) -> None:
         if not self._owns_drafter():
-            raise DrafterError(
-                f"drafter {self.drafter.name!r} was reset by another generation; give each its own drafter"
-            )
+            raise DrafterError(self.drafter, "was reset by another generation; give each its own drafter")
 
     def _owns_drafter(self) -> bool:
         return _in_use.get(id(self.drafter)) is self

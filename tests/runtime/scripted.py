@@ -14,7 +14,7 @@ from typing import Any
 from runtime.generation import Generation
 from runtime.protocols import Proposal
 from runtime.rounds import Round
-from runtime.speculative.stepper import MOST_BEHIND
+from runtime.speculative.trimming import MOST_BEHIND
 from runtime.testing import ScriptedFailure, ScriptedTarget
 
 Script = Callable[[Sequence[int]], int]

@@ -12,7 +12,7 @@ import pytest
 from runtime.drafters.assistant import Assistant
 from runtime.generate import decode, speculate
 from runtime.protocols import Drafter
-from runtime.speculative.stepper import MOST_BEHIND
+from runtime.speculative.trimming import MOST_BEHIND
 from runtime.testing import ScriptedDrafter
 from telemetry.errors import Unsupported
 from telemetry.recorder import Recorder

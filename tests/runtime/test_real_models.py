@@ -16,7 +16,7 @@ from runtime.drafters.known import NoDrafter, Oracle, Wrong
 from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.generate import decode, speculate
 from runtime.protocols import Drafter
-from runtime.speculative.stepper import DrafterError
+from runtime.speculative.contract import DrafterError
 from runtime.targets import MlxTarget
 from runtime.testing import ScriptedFailure
 from telemetry.recorder import Recorder

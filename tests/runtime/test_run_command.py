@@ -249,7 +249,7 @@ def test_an_arm_with_another_output_is_named_not_recommended_and_fails_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(monkeypatch)
-    monkeypatch.setattr("runtime.speculative.stepper.count_accepted", accept_everything)
+    monkeypatch.setattr("runtime.speculative.rules.count_accepted", accept_everything)
     prompts = write_prompts(tmp_path, [letter + "abzabzabzab" for letter in "defghijk"])
     code, out, err = run(capsys, prompts, "--json")
     document = json.loads(out)

@@ -35,8 +35,8 @@ for level in ("debug", "info", "warning", "error"):
 SECRET = "abzabzabzab"
 SPOIL = """
 import runtime.experiment.comparison as comparison
-import runtime.speculative.stepper as stepper
-stepper.count_accepted = lambda drafted, predicted: len(drafted)
+import runtime.speculative.rules as rules
+rules.count_accepted = lambda drafted, predicted: len(drafted)
 comparison.NEAR_TIE_TOLERANCE = dict.fromkeys(comparison.NEAR_TIE_TOLERANCE, {tolerance})
 """
 """Verification that accepts everything, so that outputs differ."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runtime.drafters.assistant import Assistant
 from runtime.generate import decode, speculate
 from runtime.protocols import Drafter, Proposal
-from runtime.speculative.stepper import DrafterError
+from runtime.speculative.contract import DrafterError
 from runtime.testing import ScriptedDrafter, ScriptedFailure, ScriptedSampler, ScriptedTarget
 from tests.models import tiny_llama
 from tests.runtime.recurrent import tiny_mamba
