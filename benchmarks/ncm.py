@@ -20,8 +20,9 @@ from runtime.device import barrier, drain
 from runtime.ncm.accounting import bound_speedup, count_payload_bytes
 from runtime.ncm.config import NcmConfig
 from telemetry.journal import Journal
+from telemetry.ncm_records import NcmEnd
 from telemetry.recorder import Recorder
-from telemetry.records import NcmEnd, Record
+from telemetry.records import Record
 
 SAMPLES = 12
 REPEATS = 3

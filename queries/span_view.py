@@ -10,16 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from telemetry.records import (
-    ComparisonRecord,
-    GenerationEnd,
-    GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
-    RoundRecord,
-)
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord
 from telemetry.schema import quote, quote_name
 from telemetry.span_data import ABORTED, HAS_IS_REMOTE, IS_REMOTE, OTHER_ERROR, SAMPLED
 from telemetry.span_names import (

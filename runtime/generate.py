@@ -27,8 +27,8 @@ from runtime.speculative.stepper import Speculative
 from runtime.stopping import make_stopper
 from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
+from telemetry.fields import Coupling, Timing
 from telemetry.recorder import Recorder
-from telemetry.records import Coupling, Timing
 
 
 class Options(TypedDict, total=False):

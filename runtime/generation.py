@@ -19,7 +19,7 @@ from runtime.generation_log import GenerationLog
 from runtime.protocols import Drafter
 from runtime.rounds import OpenRound, Round
 from runtime.session import Session
-from telemetry.records import Coupling, FinishReason
+from telemetry.fields import Coupling, FinishReason
 
 
 class Stepper(Protocol):

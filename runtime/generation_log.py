@@ -11,8 +11,9 @@ from runtime.rounds import OpenRound, Round
 from runtime.sampling import Sampling
 from runtime.session import Session
 from telemetry.context import Caller, remember
+from telemetry.fields import Drawing, FinishReason, ProposalSource, Timing
 from telemetry.recorder import Recorder
-from telemetry.records import Drawing, FinishReason, GenerationEnd, GenerationRecord, ProposalSource, Timing
+from telemetry.records import GenerationEnd, GenerationRecord
 from telemetry.span_data import derive_context
 
 if TYPE_CHECKING:

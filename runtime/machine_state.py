@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from telemetry.records import Power
+from telemetry.fields import Power
 
 SYS = Path("/sys")
 PATIENCE_S = 2.0

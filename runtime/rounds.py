@@ -13,7 +13,8 @@ import msgspec
 
 from runtime.device import syncs
 from runtime.stopping import Stop
-from telemetry.records import Basis, Outcome, Reason, RoundRecord, Way
+from telemetry.fields import Basis, Outcome, Reason, Way
+from telemetry.records import RoundRecord
 
 
 class Decision(NamedTuple):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from runtime.protocols import Target, can_decode
 from telemetry.errors import Unsupported, UsageError
-from telemetry.records import StopKind
+from telemetry.fields import StopKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ import duckdb
 from msgspec import Struct
 
 from telemetry.bulk import DUPLICATE, find_fault
+from telemetry.ncm_records import NcmEnd
 from telemetry.reading import SHOWN_CHARACTERS
-from telemetry.records import GenerationEnd, NcmEnd, RankEnd
+from telemetry.records import GenerationEnd, RankEnd
 from telemetry.schema import STATES, Column, describe_columns, kind_name, quote, quote_name
 from telemetry.tables import TABLES, Table
 

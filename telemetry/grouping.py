@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
 from telemetry.records import (
     ComparisonRecord,
     GenerationEnd,
     GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
     RankEnd,
     Record,
     RoundRecord,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 
 from telemetry import roundscope_version
+from telemetry.fields import LEVEL_STAGES, STAGES
 from telemetry.following import FaultKind, Line
 from telemetry.logs import get_logger
 from telemetry.metric_names import (
@@ -27,18 +28,13 @@ from telemetry.metric_names import (
     ROUNDS,
 )
 from telemetry.metric_values import LabelValues, Values, ValuesState
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
 from telemetry.records import (
-    LEVEL_STAGES,
     SCHEMA_VERSION,
-    STAGES,
     ComparisonRecord,
     GenerationEnd,
     GenerationRecord,
-    LevelRecord,
     LossRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
     Record,
     RoundRecord,
     RunEnd,

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from telemetry.fields import RankFinish
 from telemetry.journal import FOLDER, SUFFIX
 from telemetry.reading import UNREADABLE, decode_line, is_locked
-from telemetry.records import RankEnd, RankFinish, RankRecord, Record
+from telemetry.records import RankEnd, RankRecord, Record
 
 RankState: TypeAlias = RankFinish | Literal["aborted", "silent", "absent"]
 """How a rank ended. aborted: its process died. silent: it may live, but has recorded nothing for as long as one waits.

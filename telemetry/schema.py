@@ -14,7 +14,8 @@ import duckdb
 import msgspec
 from msgspec import Struct
 
-from telemetry.records import SCHEMA_VERSION, Count, about
+from telemetry.fields import Count, about
+from telemetry.records import SCHEMA_VERSION
 from telemetry.tables import TABLES, Check, FieldInfo, Table, describe_fields
 
 Writer: TypeAlias = Literal["running", "ended", "unknown"]

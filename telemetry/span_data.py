@@ -20,7 +20,8 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from telemetry.context import Caller
-from telemetry.records import GenerationRecord, LevelRecord, NcmRecord, RoundRecord
+from telemetry.ncm_records import LevelRecord, NcmRecord
+from telemetry.records import GenerationRecord, RoundRecord
 from telemetry.span_names import ERROR_TYPE, STAGE_BASIS
 
 SAMPLED = 1

@@ -6,16 +6,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from telemetry.records import (
-    ComparisonRecord,
-    GenerationEnd,
-    GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
-    RoundRecord,
-)
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord
 from telemetry.span_data import ABORTED, OTHER_ERROR
 from telemetry.span_names import (
     ERROR_TYPE,

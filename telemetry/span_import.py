@@ -16,17 +16,8 @@ import msgspec
 from msgspec import Struct
 
 from telemetry.grouping import Recorded
-from telemetry.records import (
-    ComparisonRecord,
-    GenerationEnd,
-    GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
-    Record,
-    RoundRecord,
-)
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, Record, RoundRecord
 from telemetry.span_data import HAS_IS_REMOTE, IS_REMOTE, SAMPLED, SpanData, derive_trace_id
 from telemetry.span_names import (
     NCM_GENERATE,

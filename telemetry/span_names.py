@@ -15,18 +15,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from telemetry.records import (
-    LEVEL_STAGES,
-    STAGES,
-    ComparisonRecord,
-    GenerationEnd,
-    GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
-    RoundRecord,
-)
+from telemetry.fields import LEVEL_STAGES, STAGES
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord
 from telemetry.tables import FieldInfo, describe_fields
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from telemetry.grouping import Recorded, group
-from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, NcmRecord, Record
+from telemetry.ncm_records import NcmRecord
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, Record
 from telemetry.span_data import SpanData, SpanLink, Tree, derive_span_id, derive_trace_id, name_error
 from telemetry.span_names import (
     OPERATION,

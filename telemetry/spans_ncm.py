@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from telemetry.grouping import Recorded
-from telemetry.records import NcmComparison, NcmEnd, NcmRecord
+from telemetry.ncm_records import NcmComparison, NcmEnd, NcmRecord
 from telemetry.span_data import SpanData, Tree, name_error
 from telemetry.span_names import (
     FORWARD_FIELDS,

@@ -15,16 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from telemetry.grouping import UNCACHED, Recorded
-from telemetry.records import (
-    ComparisonRecord,
-    GenerationEnd,
-    GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
-    RoundRecord,
-)
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord
 from telemetry.schema import quote
 from telemetry.tables import describe_fields
 

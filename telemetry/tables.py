@@ -8,18 +8,13 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from telemetry.fields import COMMITS_ONE_MORE, LEVEL_STAGES, STAGES
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
 from telemetry.records import (
-    COMMITS_ONE_MORE,
-    LEVEL_STAGES,
-    STAGES,
     ComparisonRecord,
     ForecastRecord,
     GenerationEnd,
     GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
     RankEnd,
     RankRecord,
     RoundRecord,

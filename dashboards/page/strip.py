@@ -10,7 +10,7 @@ from dashboards.report.generations import Recorded
 from dashboards.report.rounds import name_positions, show_tokens
 from dashboards.report.rows import Row
 from dashboards.report.sentences import say_count
-from telemetry.records import COMMITS_ONE_MORE
+from telemetry.fields import COMMITS_ONE_MORE
 
 N_ROUNDS = 60
 """Rounds drawn, from the first on: more make a strip that nobody reads."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dashboards.report.generations import Recorded
 from dashboards.report.rows import Row
 from dashboards.report.sentences import say_count, say_duration
-from telemetry.records import COMMITS_ONE_MORE
+from telemetry.fields import COMMITS_ONE_MORE
 
 ACCEPTED, REJECTED, CUT, OWN = "=", "x", ".", "+"
 """What stands for a token that was not recorded."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.caches.kinds import CacheError, describe_layer, describe_layers, flatten, kind_of, needs_snapshot
 from telemetry.errors import Unsupported
-from telemetry.records import Way
+from telemetry.fields import Way
 
 
 def require_undo(layers: Sequence[Any], owner: str) -> None:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from runtime.generate import Options
     from runtime.generation import Generation
     from runtime.targets import MlxTarget
+    from telemetry.fields import Coupling
     from telemetry.journal import Journal
-    from telemetry.records import Coupling, Record
+    from telemetry.records import Record
 
 EXAMPLE = """\b
 Examples:

@@ -20,10 +20,11 @@ from runtime.distributed import Context, Group, Launch, digest_request, join, sh
 from runtime.experiment.signals import catch_signals
 from telemetry.context import VARIABLE, Caller, find_caller
 from telemetry.errors import CheckFailed, RoundscopeError
+from telemetry.fields import RankFinish, RunOutcome
 from telemetry.journal import Journal
 from telemetry.logs import bound
 from telemetry.ranks import Ranks
-from telemetry.records import RankEnd, RankFinish, RankRecord, RunOutcome
+from telemetry.records import RankEnd, RankRecord
 from telemetry.span_data import derive_span_id, derive_trace_id
 
 if TYPE_CHECKING:

@@ -23,10 +23,11 @@ from runtime.cli.scraping import serving_metrics
 from runtime.cli.sending import sending_spans
 from runtime.environment import describe
 from runtime.machine_state import read_state
+from telemetry.fields import RankFinish, RunOutcome
 from telemetry.journal import Journal
 from telemetry.logs import bound
 from telemetry.recorder import Recorder
-from telemetry.records import RankFinish, RunEnd, RunOutcome, RunRecord
+from telemetry.records import RunEnd, RunRecord
 
 
 class Runnable(Protocol):

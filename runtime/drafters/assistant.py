@@ -18,8 +18,8 @@ from runtime.protocols import Proposal, Target
 from runtime.sampling import Sampling, draw
 from runtime.session import PREFILL_CHUNK
 from runtime.vocabulary import check_same
+from telemetry.fields import Way
 from telemetry.logs import get_logger
-from telemetry.records import Way
 
 if TYPE_CHECKING:
     import mlx.core as mx

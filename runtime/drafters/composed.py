@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from runtime.protocols import Drafter, Proposal, SamplingDrafter, Target
 from runtime.sampling import Sampling
 from telemetry.errors import UsageError
-from telemetry.records import Way
+from telemetry.fields import Way
 
 
 class Composed:

@@ -26,9 +26,10 @@ from runtime.penalty import make_penalty
 from runtime.speculative.controller import Controller
 from runtime.speculative.costs import Curve
 from runtime.targets import MlxTarget
+from telemetry.fields import Timing
 from telemetry.logs import get_logger
 from telemetry.recorder import Recorder
-from telemetry.records import ComparisonRecord, Timing
+from telemetry.records import ComparisonRecord
 
 WARM_UP_TOKENS = 16
 

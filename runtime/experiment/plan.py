@@ -24,7 +24,7 @@ from runtime.speculative.verification import name_rule
 from runtime.targets import MlxTarget
 from runtime.workloads import WorkItem, Workload, encode
 from telemetry.errors import Unsupported, UsageError
-from telemetry.records import Coupling, Timing
+from telemetry.fields import Coupling, Timing
 
 ORDINARY = "ordinary"
 MIN_PROMPTS = 5

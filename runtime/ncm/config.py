@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from telemetry.errors import Unsupported, UsageError
-from telemetry.records import LevelAttention, Policy, PrefixAttention
+from telemetry.fields import LevelAttention, Policy, PrefixAttention
 
 CellOrder: TypeAlias = Literal["rows", "columns", "boxes"]
 Upsampling: TypeAlias = Literal["linear", "area"]

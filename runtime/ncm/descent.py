@@ -16,7 +16,7 @@ from runtime.ncm.log import OpenLevel, Setting, Stopwatch
 from runtime.ncm.prefix_cache import PrefixCache
 from runtime.ncm.sampling import choose_codes, derive_keys
 from telemetry.errors import UsageError
-from telemetry.records import Basis
+from telemetry.fields import Basis
 
 if TYPE_CHECKING:
     from runtime.ncm.model import NcmModel

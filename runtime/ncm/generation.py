@@ -18,8 +18,8 @@ from runtime.ncm.prefix_cache import KeptPrefix, PrefixCache
 from runtime.ncm.temperature import MEANT, is_temperature
 from telemetry.context import find_caller
 from telemetry.errors import Unsupported, UsageError
+from telemetry.fields import Exit, NcmFinish, Timing
 from telemetry.recorder import Recorder
-from telemetry.records import Exit, NcmFinish, Timing
 
 if TYPE_CHECKING:
     from runtime.ncm.model import NcmModel

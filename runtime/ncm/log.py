@@ -12,8 +12,9 @@ import msgspec
 from runtime.device import peak_memory, reset_peak_memory, syncs
 from runtime.ncm.tally import Tally
 from telemetry.context import Caller, remember
+from telemetry.fields import LEVEL_STAGES, Basis, Exit, NcmFinish, Timing
+from telemetry.ncm_records import LevelRecord, NcmEnd, NcmRecord
 from telemetry.recorder import Recorder
-from telemetry.records import LEVEL_STAGES, Basis, Exit, LevelRecord, NcmEnd, NcmFinish, NcmRecord, Timing
 
 if TYPE_CHECKING:
     from runtime.ncm.config import NcmConfig

@@ -19,7 +19,7 @@ from runtime.speculative.relaxed import Relaxed
 from runtime.speculative.stepper import Speculative
 from runtime.speculative.verification import name_rule
 from runtime.speculative.watching import Watch
-from telemetry.records import Coupling, Timing
+from telemetry.fields import Coupling, Timing
 
 
 class Adaptive:

@@ -29,7 +29,7 @@ from runtime.speculative.relaxed import Relaxed
 from runtime.speculative.rules import Limits, OwnTokens, Residual, Rule
 from runtime.speculative.trimming import trim
 from runtime.speculative.verification import name_outcome, name_rule
-from telemetry.records import Coupling, Timing
+from telemetry.fields import Coupling, Timing
 
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from runtime.device import barrier
 from runtime.rounds import OpenRound
 from runtime.session import Session
-from telemetry.records import Basis
+from telemetry.fields import Basis
 
 MOST_BEHIND = 4
 """Positions that the target's cache may be behind by, or m where that is more. Further ones are fed at once: where most

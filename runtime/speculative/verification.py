@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from telemetry.records import Coupling, Outcome
+from telemetry.fields import Coupling, Outcome
 
 
 def count_accepted(proposal: Sequence[int], predictions: Sequence[int]) -> int:

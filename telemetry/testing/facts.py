@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, LevelRecord, NcmRecord, RoundRecord
+from telemetry.ncm_records import LevelRecord, NcmRecord
+from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, RoundRecord
 from telemetry.span_names import SCOPE, attributes_of
 from telemetry.testing.tree import Span
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
-from telemetry.records import COMMITS_ONE_MORE, STAGES, GenerationEnd, Record
+from telemetry.fields import COMMITS_ONE_MORE, STAGES
+from telemetry.records import GenerationEnd, Record
 from telemetry.span_data import ABORTED
 from telemetry.span_names import OPERATION, PREFILL, ROUND, ROUND_STAGES, attributes_of
 from telemetry.testing.facts import Facts, is_generation, is_ours, is_round, read_generation, read_round

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec import Struct
 
 from telemetry.metric_names import PREFIX
-from telemetry.records import GenerationRecord, LevelRecord, NcmRecord, Record, RoundRecord
+from telemetry.ncm_records import LevelRecord, NcmRecord
+from telemetry.records import GenerationRecord, Record, RoundRecord
 from telemetry.testing.facts import attribute, is_kind, is_ours
 from telemetry.testing.failure import TraceAssertionError, fail
 from telemetry.testing.outputs import Output, read_tokens

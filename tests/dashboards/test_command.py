@@ -15,14 +15,11 @@ from runtime.cli.main import main
 from runtime.cli.report import command
 from telemetry.journal import Journal
 from telemetry.ledger import Ledger
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
 from telemetry.records import (
     ComparisonRecord,
     GenerationEnd,
     GenerationRecord,
-    LevelRecord,
-    NcmComparison,
-    NcmEnd,
-    NcmRecord,
     RoundRecord,
     RunEnd,
     RunRecord,

@@ -15,8 +15,9 @@ from dashboards.timeline import Event, build_events
 from runtime.generate import decode, speculate
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.grouping import group
+from telemetry.ncm_records import NcmRecord
 from telemetry.recorder import Recorder
-from telemetry.records import GenerationEnd, GenerationRecord, NcmRecord, RoundRecord
+from telemetry.records import GenerationEnd, GenerationRecord, RoundRecord
 from telemetry.testing import FakeClock
 from tests.runtime.commands import call
 from tests.runtime.scripted import always, counting

@@ -13,7 +13,7 @@ import queries
 from queries.catalogue import parse_query
 from queries.docs import render
 from telemetry.errors import UsageError
-from telemetry.records import RunKind
+from telemetry.fields import RunKind
 from telemetry.schema import create_schema
 from tests.queries.simulate import Simulation
 

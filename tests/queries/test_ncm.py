@@ -14,9 +14,9 @@ from runtime.ncm import init_model
 from runtime.ncm.accounting import count_once, count_payload_bytes, count_repeated
 from runtime.ncm.experiment.execution import Execution
 from runtime.ncm.experiment.samples import Samples, make_samples
+from telemetry.fields import LevelAttention, PrefixAttention
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
-from telemetry.records import LevelAttention, PrefixAttention
 from telemetry.store import connect
 from tests.queries.recompute_ncm import RecomputedNcm
 from tests.queries.simulate import Row, open_store

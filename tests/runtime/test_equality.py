@@ -13,8 +13,9 @@ from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.generate import decode, speculate
 from runtime.protocols import Drafter
 from runtime.testing import ScriptedDrafter, ScriptedTarget
+from telemetry.fields import Timing
 from telemetry.recorder import Recorder
-from telemetry.records import GenerationEnd, RoundRecord, Timing
+from telemetry.records import GenerationEnd, RoundRecord
 from telemetry.testing import FakeClock
 from tests.runtime.scripted import KeepingDrafter, describe, drain_checked, expect, guessing, hashed, rows, spell
 

@@ -16,8 +16,9 @@ from runtime.generate import decode, speculate
 from runtime.protocols import Drafter
 from runtime.targets import MlxTarget
 from runtime.testing import ScriptedDrafter, ScriptedFailure, ScriptedTarget
+from telemetry.fields import Timing
 from telemetry.recorder import Recorder
-from telemetry.records import GenerationRecord, RoundRecord, Timing
+from telemetry.records import GenerationRecord, RoundRecord
 from tests.models import tiny_llama
 from tests.runtime.recurrent import tiny_mamba
 from tests.runtime.scripted import (

@@ -19,8 +19,9 @@ from runtime.protocols import Drafter
 from runtime.speculative.contract import DrafterError
 from runtime.targets import MlxTarget
 from runtime.testing import ScriptedFailure
+from telemetry.fields import Timing
 from telemetry.recorder import Recorder
-from telemetry.records import GenerationRecord, Timing
+from telemetry.records import GenerationRecord
 from tests.conftest import run_python
 from tests.models import tiny_llama
 from tests.runtime.recurrent import tiny_mamba

@@ -12,9 +12,10 @@ from runtime.generate import decode, speculate
 from runtime.generation import Generation
 from runtime.rounds import Round
 from runtime.testing import ScriptedDrafter, ScriptedTarget
+from telemetry.fields import Timing
 from telemetry.journal import Journal
 from telemetry.recorder import Recorder
-from telemetry.records import RoundRecord, Timing
+from telemetry.records import RoundRecord
 from tests.runtime.scripted import (
     KeepingDrafter,
     always,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from telemetry.records import LevelRecord, NcmComparison, NcmEnd, NcmRecord, Record
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
+from telemetry.records import Record
 
 
 def ncm(generation_id: str, **changes: Any) -> NcmRecord:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from telemetry.fields import RankFinish
 from telemetry.journal import Journal
 from telemetry.ranks import Ranks, RankState
-from telemetry.records import RankEnd, RankFinish, RankRecord
+from telemetry.records import RankEnd, RankRecord
 from tests.conftest import run_python
 
 RUN = "r"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from runtime.device import read
-from telemetry.records import NcmComparison
+from telemetry.ncm_records import NcmComparison
 
 if TYPE_CHECKING:
     from runtime.ncm.generation import NcmOutput

@@ -17,9 +17,10 @@ from runtime.device import drain
 from runtime.experiment.signals import catch_signals
 from runtime.ncm.experiment.comparison import Comparer
 from runtime.ncm.experiment.plan import Arm, Batch, Block, Plan
+from telemetry.fields import Exit, Timing
 from telemetry.logs import get_logger
+from telemetry.ncm_records import NcmComparison
 from telemetry.recorder import Recorder
-from telemetry.records import Exit, NcmComparison, Timing
 
 if TYPE_CHECKING:
     from runtime.ncm.generation import NcmOutput

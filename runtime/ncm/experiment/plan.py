@@ -13,7 +13,7 @@ from runtime.ncm.config import NcmConfig
 from runtime.ncm.experiment.samples import Samples
 from runtime.ncm.temperature import MEANT, is_temperature
 from telemetry.errors import Unsupported, UsageError
-from telemetry.records import Exit, Timing
+from telemetry.fields import Exit, Timing
 
 N_ATTRIBUTED = 2
 """Batches that the attributed pass takes: enough for stage shares, which vary little between batches."""

@@ -19,8 +19,8 @@ from runtime.ncm.accounting import (
 from runtime.ncm.config import load_config
 from runtime.ncm.resizing import find_covered
 from telemetry.errors import Unsupported
+from telemetry.ncm_records import LevelRecord, NcmEnd
 from telemetry.recorder import Recorder
-from telemetry.records import LevelRecord, NcmEnd
 from tests.runtime.ncm.experiment.tiny import make_config
 
 

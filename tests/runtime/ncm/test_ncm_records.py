@@ -15,9 +15,10 @@ from runtime.ncm.descent import Descent
 from runtime.ncm.generation import generate
 from runtime.ncm.log import HELD_NS, OpenLevel, digest_codes
 from runtime.ncm.model import Generator, init_model
+from telemetry.fields import LEVEL_STAGES
 from telemetry.journal import Journal
+from telemetry.ncm_records import LevelRecord, NcmEnd, NcmRecord
 from telemetry.recorder import Recorder
-from telemetry.records import LEVEL_STAGES, LevelRecord, NcmEnd, NcmRecord
 from telemetry.store import DATABASE, load
 from telemetry.testing import FakeClock
 from tests.runtime.ncm.test_ncm_generation import Script

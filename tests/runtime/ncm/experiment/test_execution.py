@@ -17,8 +17,8 @@ from runtime.ncm.experiment.execution import Execution, measure_pace
 from runtime.ncm.experiment.plan import Plan
 from runtime.ncm.experiment.samples import Samples
 from runtime.ncm.generation import NcmOutput, generate
+from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
 from telemetry.recorder import Recorder
-from telemetry.records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
 from tests.runtime.ncm.experiment.tiny import make_config, plan_run
 
 Kind = TypeVar("Kind")
