@@ -20,6 +20,8 @@ from telemetry.testing import FakeClock
 from tests.runtime.experiment.letters import VOCABULARY, LetterTarget, say_cycle
 
 STEP_NS = 2_000_000
+DIFFERING = [letter + "abzabzabzab" for letter in "defghijk"]
+"""Prompts after whose a and b the target says another letter than they do."""
 CHILD = """
 from pytest import MonkeyPatch
 from runtime.cli.main import main
@@ -58,6 +60,11 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[in
     captured = capsys.readouterr()
     assert isinstance(ended.value.code, int)
     return ended.value.code, captured.out, captured.err
+
+
+def run(capsys: pytest.CaptureFixture[str], prompts: Path, *more: str | Path) -> tuple[int, str, str]:
+    """`roundscope run` of 24 tokens a prompt, with its store beside the prompts."""
+    return call(capsys, "run", "--prompts", prompts, "--store", prompts.parent / "s", "--max-tokens", "24", *more)
 
 
 def write_prompts(folder: Path, texts: Sequence[str], classes: Sequence[str] = ("x",)) -> Path:

@@ -17,7 +17,7 @@ from tests.runtime.commands import call
 from tests.runtime.ncm.experiment.tiny import make_config
 from tests.telemetry.receivers import Receiver, receiving
 from tests.telemetry.stores import generation, generation_end, rounds, run, whole_generation
-from tests.telemetry.traces import IDS, every_kind, write_store
+from tests.telemetry.traces import IDS, every_kind, read_spans, write_store
 
 N_SPANS = len(list(build_spans(every_kind())))
 NOTHING = {
@@ -174,16 +174,6 @@ def test_an_export_may_go_on_beside_another_to_the_same_receiver(
         assert [id for id in IDS if other.has(id)] == IDS[:12]
 
 
-def _spans(file: Path) -> list[Any]:
-    return [
-        span
-        for line in file.read_text().splitlines()
-        for resource in json.loads(line)["resourceSpans"]
-        for scope in resource["scopeSpans"]
-        for span in scope["spans"]
-    ]
-
-
 def test_a_file_is_appended_to_and_a_new_one_is_whole(
     capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path
 ) -> None:
@@ -191,7 +181,7 @@ def test_a_file_is_appended_to_and_a_new_one_is_whole(
     _export(capsys, store, "--otlp-json", file)
     write_store(store, [generation(IDS[12], run_id=None), generation_end(IDS[12])], "b")
     assert _export(capsys, store, "--otlp-json", file)[1]["sent"] == 2
-    assert len(_spans(file)) == N_SPANS + 2
+    assert len(read_spans(file)) == N_SPANS + 2
     file.unlink()
     assert _export(capsys, store, "--otlp-json", file)[1]["sent"] == N_SPANS + 2
 

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from telemetry.spans import build_spans
 from tests.runtime.commands import call
 from tests.telemetry.disk import really_write
 from tests.telemetry.stores import generation, generation_end, rounds
-from tests.telemetry.traces import IDS, write_store
+from tests.telemetry.traces import IDS, read_spans, write_store
 
 
 @pytest.fixture
@@ -41,17 +40,7 @@ def test_there_and_back_again(capsys: pytest.CaptureFixture[str], store: Path, t
         assert json.loads(first[1])
     again = tmp_path / "again.otlp.json"
     _export(capsys, other, again)
-    assert sorted(_spans(again), key=str) == sorted(_spans(file), key=str)
-
-
-def _spans(file: Path) -> list[Any]:
-    return [
-        span
-        for line in file.read_text().splitlines()
-        for resource in json.loads(line)["resourceSpans"]
-        for scope in resource["scopeSpans"]
-        for span in scope["spans"]
-    ]
+    assert sorted(read_spans(again), key=str) == sorted(read_spans(file), key=str)
 
 
 def test_what_is_foreign_or_malformed_is_refused_with_its_reason(

@@ -17,7 +17,17 @@ import pytest
 
 from runtime.cli.main import SUMMARIES
 from tests.conftest import run_python
-from tests.runtime.commands import CHILD, call, query, read_lines, refuse_to_load, stand_in, write_prompts
+from tests.runtime.commands import (
+    CHILD,
+    DIFFERING,
+    call,
+    query,
+    read_lines,
+    refuse_to_load,
+    run,
+    stand_in,
+    write_prompts,
+)
 
 TEXTS = [letter + "abcabcabcab" for letter in "defghijk"]
 ARM = "prompt-lookup m=8"
@@ -38,11 +48,6 @@ target.forward = interrupting_forward
 def prompts(tmp_path: Path) -> Path:
     """Eight prompts of one class, whose answers repeat them."""
     return write_prompts(tmp_path, TEXTS)
-
-
-def run(capsys: pytest.CaptureFixture[str], prompts: Path, *more: str | Path) -> tuple[int, str, str]:
-    """`roundscope run` of 24 tokens a prompt, with its store beside the prompts."""
-    return call(capsys, "run", "--prompts", prompts, "--store", prompts.parent / "s", "--max-tokens", "24", *more)
 
 
 def starts(text: str) -> set[str]:
@@ -250,7 +255,7 @@ def test_an_arm_with_another_output_is_named_not_recommended_and_fails_the_run(
 ) -> None:
     stand_in(monkeypatch)
     monkeypatch.setattr("runtime.speculative.rules.count_accepted", accept_everything)
-    prompts = write_prompts(tmp_path, [letter + "abzabzabzab" for letter in "defghijk"])
+    prompts = write_prompts(tmp_path, DIFFERING)
     code, out, err = run(capsys, prompts, "--json")
     document = json.loads(out)
     assert code == 3
@@ -372,112 +377,6 @@ def test_a_metrics_port_that_is_taken_is_refused_before_a_model_is_loaded(
     assert (code, out) == (1, "")
     assert err.endswith("Address already in use. Choose another port or host.\n")
     assert not (prompts.parent / "s").exists()
-
-
-def test_a_run_at_a_temperature_says_that_its_outputs_are_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stand_in(monkeypatch)
-    prompts = write_prompts(tmp_path, [letter + "abzabzabzab" for letter in "defghijk"])
-    options = ("--temperature", "0.1", "--top-p", "0.9")
-    code, out, _ = run(capsys, prompts, *options)
-    assert code == 0
-    assert "equality is not asked of samples" in " ".join(out.split())
-    assert "--temperature 0.1 --top-p 0.9" in out
-    assert query(tmp_path / "s", "select distinct policy, temperature, top_p, equal from generations") == [
-        ("stochastic", 0.1, 0.9, None)
-    ]
-    code, _, err = run(capsys, prompts, "--top-p", "0.9")
-    assert (code, "top_p would have no effect" in err) == (2, True)
-
-
-def test_couplings_are_arms_beside_each_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stand_in(monkeypatch)
-    prompts = write_prompts(tmp_path, [letter + "abzabzabzab" for letter in "defghijk"])
-    couplings = ("--coupling", "residual", "--coupling", "equality")
-    code, out, _ = run(capsys, prompts, "--temperature", "0.1", "--repetition-penalty", "1.1", *couplings)
-    said = " ".join(out.split())
-    assert code == 0
-    for arm, coupling in (("", "residual"), (" equality", "equality")):
-        about = f"Acceptance: prompt-lookup m=8{arm}, coupled by {coupling}, accepted"
-        measured = r" [\d.]+% of \d+ judged tokens; 1 - TV\(p, q\), .* was [\d.]+% there"
-        assert re.search(re.escape(about) + measured, said)
-    advice = re.search(r"Switch on prompt-lookup m=8( equality)?: .* --temperature 0.1 --repetition-penalty 1.1", said)
-    assert advice
-    assert (advice[1] is None) == (" --coupling equality 'your prompt'" not in said)
-    columns = "arm, coupling, q_source, policy, repetition_penalty, repetition_context, n_processors"
-    drawn = f"select distinct {columns} from generations where drafter is not null order by arm"
-    assert query(tmp_path / "s", drawn) == [
-        ("prompt-lookup m=8", "residual", "point", "stochastic", 1.1, 20, 1),
-        ("prompt-lookup m=8 equality", "equality", None, "stochastic", 1.1, 20, 1),
-    ]
-    by_timing = (
-        "select timing, count(overlap) > 0 from rounds join generations using (generation_id) group by all order by all"
-    )
-    assert query(tmp_path / "s", by_timing) == [("attributed", True), ("fused", False)]
-
-
-def test_a_relaxed_arm_is_not_exact_wherever_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is compared with nothing, although every output differs, and never recommended; the exact arm is both."""
-    stand_in(monkeypatch)
-    prompts = write_prompts(tmp_path, [letter + "abzabzabzab" for letter in "defghijk"])
-    options = ("--policy", "relaxed:threshold=0", "--policy", "exact")
-    code, out, _ = run(capsys, prompts, *options)
-    said = " ".join(out.split())
-    name = "prompt-lookup m=8 (not exact, relaxed:threshold=0)"
-    assert code == 0
-    assert f"{name} " in said
-    assert "Not exact: its output is not the target's, and was not compared with it; " in said
-    assert "Not exact: 11 generations by a relaxed policy" in said
-    assert "Switch on prompt-lookup m=8: " in said
-    rows = "select arm, policy, relaxation, count(equal) > 0 from generations where drafter is not null group by all"
-    assert query(tmp_path / "s", f"{rows} order by arm") == [
-        ("prompt-lookup m=8", "greedy", None, True),
-        (name, "relaxed", "threshold=0", False),
-    ]
-    code, out, _ = run(capsys, prompts, "--policy", "relaxed:threshold=0", "--json")
-    document = json.loads(out)
-    assert code == 0
-    assert {(row["arm"], row["is_exact"], row["n_compared"]) for row in document["verdict"]} == {(name, False, 0)}
-    assert document["recommendation"]["arm"] is None
-    assert document["recommendation"]["sentence"].startswith("Nothing to switch on: no arm that is exact")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--coupling", "equality"), "--coupling equality would have no effect: it takes a --temperature"),
-        (("--policy", "relaxed"), "policy 'relaxed' is none: write exact, relaxed:threshold=T"),
-        (("--repetition-penalty", "0"), "repetition_penalty is 0.0; it must be a number above 0"),
-        (("--repetition-context", "4"), "repetition_context would have no effect"),
-    ],
-)
-def test_rules_that_make_no_sense_are_refused_before_the_model_is_loaded(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: tuple[str, ...],
-    message: str,
-) -> None:
-    refuse_to_load(monkeypatch)
-    code, out, err = run(capsys, write_prompts(tmp_path, ["abc"]), *options)
-    assert (code, out, message in err) == (2, "", True)
-
-
-def test_a_near_tie_is_looked_for_after_the_penalty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Greedy decoding with a penalty is compared too, and has no forecast: rows one by one have another price."""
-    stand_in(monkeypatch)
-    prompts = write_prompts(tmp_path, [letter + "abzabzabzab" for letter in "defghijk"])
-    code, out, _ = run(capsys, prompts, "--repetition-penalty", "1.2")
-    assert code == 0
-    assert "are ordinary decoding's, token for token" in " ".join(out.split())
-    assert query(tmp_path / "s", "select count(*) from forecasts") == [(0,)]
 
 
 @pytest.mark.parametrize("command", [("run", "--quick"), ("ncm", "run")])

@@ -11,24 +11,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import duckdb
-import msgspec
 import pytest
 
 from telemetry import archive, archiving, loading
 from telemetry.archive_choice import LATER, RECORDING, SHARED, UNKNOWN
 from telemetry.archiving import DIFFERENT, archive_before
 from telemetry.errors import RoundscopeError, UsageError
-from telemetry.journal import FOLDER, Journal
-from telemetry.records import SCHEMA_VERSION, LossRecord
-from telemetry.sizes import measure_store
+from telemetry.journal import Journal
+from telemetry.records import SCHEMA_VERSION
 from telemetry.store import DATABASE, connect, load
 from tests.conftest import run_python
+from tests.telemetry.archives import DAY, STARTED, fill_store, journals, look, partitions, rebuild
 from tests.telemetry.stores import (
     TABLES,
-    column,
     comparison,
-    dump,
-    encode,
     generation,
     generation_end,
     header,
@@ -40,56 +36,11 @@ from tests.telemetry.stores import (
     write_lines,
 )
 
-DAY = date(2023, 11, 16)
-NS_PER_DAY = 86_400_000_000_000
-STARTED = 1_700_000_000_000_000_000  # 2023-11-14 22:13:20 UTC
-Tables = dict[str, list[tuple[Any, ...]]]
-
-
-def look(store: Path) -> Tables:
-    """All tables of a store, whether they are archived or not; which batch a journal is in is left out."""
-    with connect(store) as connected:
-        assert connected.source == "database"
-        tables = dump(connected.con)
-        tables["journals"] = connected.con.execute(
-            "SELECT * EXCLUDE (archived_in) FROM journals ORDER BY ALL"
-        ).fetchall()
-    return tables
-
-
-def rebuild(store: Path) -> Tables:
-    """The same from archive and journals alone."""
-    (store / DATABASE).unlink(missing_ok=True)
-    return look(store)
-
-
-def journals(store: Path) -> list[str]:
-    return sorted(path.stem for path in (store / FOLDER).iterdir())
-
-
-def partitions(store: Path) -> list[str]:
-    """The folders that have files."""
-    folder = store / archive.FOLDER
-    return sorted({path.parent.relative_to(folder).as_posix() for path in folder.glob("**/*.parquet")})
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """A run, generations outside a run, and a journal with all kinds of damage."""
-    write_lines(tmp_path, whole_run())
-    outside = [
-        each
-        for n in (0, 1)
-        for each in (
-            generation(f"o{n}", run_id=None, started_wall_ns=STARTED + n * NS_PER_DAY),
-            *rounds(f"o{n}", 2, tokens=[1, 2], proposal=[]),
-            generation_end(f"o{n}", n_rounds=2, text='caf\u00e9 "\u4f60\n\x00\\'),
-        )
-    ]
-    write_lines(tmp_path, [header(created_wall_ns=STARTED), *outside], "b")
-    damage = [LossRecord(n_records=3, reason="No space left on device"), b'{"type":', b"rubbish", comparison("nobody")]
-    write_lines(tmp_path, [header(created_wall_ns=STARTED), generation("g3", run_id="run-2"), *damage], "c")
-    return tmp_path
+    return fill_store(tmp_path)
 
 
 def test_all_is_there_from_the_archive_alone(store: Path) -> None:
@@ -286,103 +237,6 @@ def test_a_copy_of_a_journal_stays_and_what_it_repeats_stays_rejected(tmp_path: 
     assert (done.n_finished, done.left, journals(tmp_path)) == (1, {DIFFERENT: 1}, ["copy"])
 
 
-def test_another_journal_under_an_archived_name_is_left_out_and_named(tmp_path: Path) -> None:
-    write_lines(tmp_path, whole_run())
-    expected = look(tmp_path)
-    archive_before(tmp_path, DAY)
-    path = write_lines(tmp_path, [header(), *whole_generation("other")])
-    with connect(tmp_path) as connected:
-        assert connected.notes == (
-            f"{path} is not the journal of that name that was archived; it is left out: give it another name",
-        )
-    assert look(tmp_path) == expected
-    archive_before(tmp_path, DAY)
-    assert journals(tmp_path) == ["a"]
-
-
-@pytest.mark.parametrize("how", ["bit", "short", "gone"])
-def test_a_damaged_partition_is_refused_by_name_until_it_is_restored(store: Path, how: str) -> None:
-    expected = look(store)
-    archive_before(store, DAY)
-    [path] = (store / archive.FOLDER).glob("rounds/run=run-1/*/*.parquet")
-    content = path.read_bytes()
-    if how == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(content[:-1] if how == "short" else content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    (store / DATABASE).unlink()
-    with connect(store) as connected:
-        note = connected.notes[0]
-        assert note.startswith(f"{path} of the archive is missing or damaged (")
-        assert note.endswith("what was archived with it is left out until that file is restored from a copy")
-        assert column(connected.con, "SELECT DISTINCT generation_id FROM generations ORDER BY 1") == ["g3", "o0", "o1"]
-        assert column(connected.con, "SELECT count(*) FROM runs") == [0]
-    path.write_bytes(content)
-    assert look(store) == expected
-
-
-@pytest.mark.parametrize("how", ["bit", "short", "gone"])
-def test_a_damaged_partition_whose_rows_the_database_has_is_named(store: Path, how: str) -> None:
-    expected = look(store)
-    archive_before(store, DAY)
-    look(store)
-    [path] = (store / archive.FOLDER).glob("rounds/run=run-1/*/*.parquet")
-    content = path.read_bytes()
-    if how == "gone":
-        path.unlink()
-    else:
-        path.write_bytes(content[:-1] if how == "short" else content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    with connect(store) as connected:
-        [note] = connected.notes
-        assert connected.source == "database"
-    assert note.startswith(f"{path} of the archive is missing or damaged (")
-    assert note.endswith("restore that file from a copy before the database is deleted or made anew")
-    assert look(store) == expected
-    sizes = measure_store(store)
-    assert sizes is not None
-    assert [problem.partition(" of the archive")[0] for problem in sizes.problems] == [str(path)]
-    path.write_bytes(content)
-    with connect(store) as connected:
-        assert connected.notes == ()
-
-
-def test_what_a_newer_version_archived_is_refused_by_name(store: Path) -> None:
-    expected = look(store)
-    archive_before(store, DAY)
-    path = sorted((store / archive.FOLDER / archive.MANIFESTS).iterdir())[0]
-    manifest = msgspec.json.decode(path.read_bytes())
-    path.write_bytes(encode(manifest | {"schema_version": SCHEMA_VERSION + 1, "files": "of another kind"}))
-    (store / DATABASE).unlink()
-    with connect(store) as connected:
-        note = connected.notes[0]
-        assert note.startswith(f"{path} was written by roundscope ")
-        assert f"(records of version {SCHEMA_VERSION + 1}, known here: up to {SCHEMA_VERSION})" in note
-    with pytest.raises(RoundscopeError, match="until roundscope is upgraded"):
-        archive_before(store, DAY)
-    path.write_bytes(encode(manifest))
-    assert rebuild(store) == expected
-
-
-def test_columns_that_an_older_partition_lacks_are_null(store: Path) -> None:
-    """A record may get a further optional field without its version being raised."""
-    archive_before(store, DAY)
-    expected = rebuild(store)
-    for path in (store / archive.FOLDER).glob("generations/*/*/*.parquet"):
-        with duckdb.connect() as con:
-            rows = f"SELECT * EXCLUDE (kv_bits, class) FROM read_parquet('{path}', hive_partitioning = false)"
-            con.execute(f"COPY ({rows}) TO '{path}.new' (FORMAT parquet)")
-        os.replace(f"{path}.new", path)
-    for path in (store / archive.FOLDER / archive.MANIFESTS).iterdir():
-        manifest = msgspec.json.decode(path.read_bytes(), type=archive.Manifest)
-        for file in manifest.files:
-            place = store / archive.FOLDER / file.path
-            file.n_bytes, file.sha256 = place.stat().st_size, archive.digest_file(place)
-        path.write_bytes(encode(manifest))
-    assert rebuild(store)["rounds"] == expected["rounds"]
-    with connect(store) as connected:
-        assert connected.con.execute("SELECT DISTINCT class, kv_bits FROM generations").fetchall() == [(None, None)]
-
-
 @pytest.mark.parametrize("run_id", ["../../up", "a b/c*[1]?%2F=\u00e9'\"", "none", "", "x" * 300, "20231114"])
 def test_any_run_id_is_the_name_of_a_folder(tmp_path: Path, run_id: str) -> None:
     lines = [header(created_wall_ns=STARTED), run(run_id), generation("g", run_id=run_id), *rounds("g", 3)]
@@ -393,28 +247,6 @@ def test_any_run_id_is_the_name_of_a_folder(tmp_path: Path, run_id: str) -> None
     assert rebuild(store) == expected
     assert sorted(path.name for path in tmp_path.iterdir()) == ["[s]*"]
     assert len(list((store / archive.FOLDER / "rounds").iterdir())) == 1
-
-
-def test_a_database_that_knows_less_than_the_archive_is_made_anew(store: Path) -> None:
-    """An older copy of the database comes back: it had read a journal that is archived now only half."""
-    path = store / FOLDER / "a.ndjson"
-    lines = path.read_bytes()
-    path.write_bytes(lines[:2000].rpartition(b"\n")[0] + b"\n")
-    load(store)
-    shutil.copy(store / DATABASE, store / "old")
-    path.write_bytes(lines)
-    expected = look(store)
-    archive_before(store, DAY)
-    shutil.copy(store / "old", store / DATABASE)
-    assert look(store) == expected
-
-
-def test_an_archive_that_is_taken_away_takes_its_rows_along(store: Path) -> None:
-    archive_before(store, DAY)
-    shutil.rmtree(store / archive.FOLDER)
-    with connect(store) as connected:
-        assert "has no batch" in connected.notes[0]
-        assert column(connected.con, "SELECT count(*) FROM generations") == [0]
 
 
 ARCHIVE = """

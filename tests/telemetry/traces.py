@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from telemetry.records import Record
 from tests.telemetry.coarse import levels, ncm, ncm_comparison, ncm_end, whole_ncm
@@ -65,3 +67,14 @@ def every_kind() -> list[Record]:
 def write_store(store: Path, records: list[Record] | None = None, name: str = "a") -> None:
     """A store whose journal holds these records (default: `every_kind`), and whose writer has gone."""
     write_lines(store, [header(), *(every_kind() if records is None else records)], name)
+
+
+def read_spans(file: Path) -> list[Any]:
+    """The spans of an OTLP-JSON file, a document a line."""
+    return [
+        span
+        for line in file.read_text().splitlines()
+        for resource in json.loads(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
