@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runtime.backend import prepare
 from runtime.device import barrier
 from runtime.ncm.config import config_names, load_config, parse_config
+from runtime.tensor_files import read_tensors
 from telemetry.errors import RoundscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -42,18 +43,12 @@ def load_model(name_or_path: str | Path, *, seed: int = 0) -> NcmModel:
 
 def read_checkpoint(path: Path) -> tuple[NcmModel, dict[str, str]]:
     """The model in `path` and everything its header says; raises as `load_model` does."""
-    import mlx.core as mx
-
     from runtime.ncm.identity import list_weights
     from runtime.ncm.model import init_model
 
     if not path.is_file():
         raise UsageError(f"there is no checkpoint {path}")
-    try:
-        loaded: Any = mx.load(str(path), return_metadata=True)
-    except RuntimeError as error:
-        raise RoundscopeError(f"{path} cannot be read as safetensors: {error}") from error
-    weights, header = loaded
+    weights, header = read_tensors(path)
     if CONFIG not in header:
         raise RoundscopeError(f"{path} holds no configuration: it is not a checkpoint of `roundscope ncm train`")
     model = init_model(parse_config(header[CONFIG].encode(), str(path)))

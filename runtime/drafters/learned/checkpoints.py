@@ -18,6 +18,7 @@ from runtime.distillation import FrequentTokens
 from runtime.distillation.identity import digest_parameters, digest_tokenizer
 from runtime.protocols import Target
 from runtime.targets import MlxTarget
+from runtime.tensor_files import read_tensors, write_whole
 from telemetry.errors import RoundscopeError, Unsupported, UsageError
 
 if TYPE_CHECKING:
@@ -97,11 +98,7 @@ def read_checkpoint(path: Path, kind: str) -> Checkpoint:
     from runtime.device import barrier, read
     from runtime.drafters.learned.network import LearnedConfig, Network, list_weights
 
-    try:
-        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
-    except RuntimeError as error:
-        raise RoundscopeError(f"{path} cannot be read as safetensors: {error}") from error
-    arrays, header = loaded
+    arrays, header = read_tensors(path)
     try:
         config = msgspec.json.decode(header["config"], type=LearnedConfig)
         trained_for = msgspec.json.decode(header["trained_for"], type=TrainedFor)
@@ -131,6 +128,5 @@ def write_checkpoint(
     texts["config"] = msgspec.json.encode(network.config).decode()
     texts["trained_for"] = msgspec.json.encode(trained_for).decode()
     arrays = {name: array.astype(mx.float16) for name, array in list_weights(network)}
-    unfinished = path.with_name(f".{path.name}.unfinished{SUFFIX}")
-    mx.save_safetensors(str(unfinished), {**arrays, IDS: mx.array(tokens.ids)}, texts)
-    unfinished.replace(path)
+    arrays[IDS] = mx.array(tokens.ids)
+    write_whole(path, lambda unfinished: mx.save_safetensors(unfinished, arrays, texts))

@@ -19,7 +19,7 @@ from runtime.ncm.checkpoints import CONFIG, SUFFIX
 from runtime.ncm.config import parse_config
 from runtime.ncm.identity import list_weights
 from runtime.ncm.text.model import TextModel, init_text_model
-from runtime.ncm.training.staged import write_whole
+from runtime.tensor_files import read_tensors, write_whole
 from telemetry.errors import RoundscopeError, UsageError
 
 FOLDER = Path(__file__).parent / "checkpoints"
@@ -51,11 +51,7 @@ def read_text_model(path: Path) -> TextCheckpoint:
 
     Raises RoundscopeError where the file is damaged or holds no text model.
     """
-    try:
-        loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
-    except RuntimeError as error:
-        raise RoundscopeError(f"{path} cannot be read as safetensors: {error}") from error
-    weights, header = loaded
+    weights, header = read_tensors(path)
     try:
         config = parse_config(header[CONFIG].encode(), str(path))
         trained_for = msgspec.json.decode(header[_TRAINED_FOR], type=TrainedFor)

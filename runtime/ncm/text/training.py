@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from runtime.distillation import Example, FrequentTokens, Manifest, load_examples, load_manifest
-from runtime.drafters.learned.checkpoints import TrainedFor
+from runtime.distillation import Example, FrequentTokens
+from runtime.drafters.learned.data import read_data
 from runtime.drafters.learned.evaluation import answer_embedded
-from runtime.drafters.learned.training import check_data
 from runtime.drafters.ncm import NcmSampler
 from runtime.ncm.text import evaluation
 from runtime.ncm.text.blocks import Batch, Blocks, BlockSource, join_prompts
@@ -30,7 +29,6 @@ from runtime.ncm.text.recipe import TextRecipe, change_recipe
 from runtime.ncm.text.stage import TextStage
 from runtime.ncm.training.evaluation import count_parameters, measure_codec, measure_codes
 from runtime.ncm.training.loop import Stage
-from runtime.ncm.training.run import describe_machine
 from runtime.ncm.training.staged import StagedRun
 from runtime.ncm.training.stages import CodecStage
 from runtime.sampling import Sampling
@@ -59,14 +57,10 @@ def train_text(
     command: the command line, for the checkpoint. Raises UsageError if there is no data or nothing to resume,
     Unsupported if the data are another target's.
     """
-    manifest = load_manifest(data)
-    check_data(manifest, target, data)
-    train, test = load_examples(data, "train"), load_examples(data, "test")
-    if not (train and test):
-        raise UsageError(f"{data} has {len(train)} examples to train on and {len(test)} held out: distil more")
-    tokens = FrequentTokens.choose(train, recipe.n_tokens, target.vocab_size, sorted(target.eos))
+    found = read_data(target, data, recipe.n_tokens)
+    train, test, tokens = found.train, found.test, found.tokens
     model = _make_model(target, tokens, train, recipe)
-    digest = json.dumps(["ncm", msgspec.to_builtins(recipe), model.config.digest, manifest.digest])
+    digest = json.dumps(["ncm", msgspec.to_builtins(recipe), model.config.digest, found.manifest.digest])
     run = StagedRun({"model": model}, recipe, out.with_name(out.name + ".state"), digest)
     saved = run.read() if resume else None
     held_out = Blocks(test, tokens, model.config)
@@ -93,16 +87,8 @@ def train_text(
         "codec": run.story.figures.get("codec"),
         "training_seconds": run.story.seconds,
     }
-    header = {
-        "recipe": msgspec.to_builtins(recipe),
-        "data": msgspec.to_builtins(manifest),
-        "data_digest": manifest.digest,
-        "command": command,
-        "curve": run.story.curves,
-        "held_out": figures,
-        "environment": describe_machine(),
-    }
-    save_text_model(model, out, _name_target(manifest), header)
+    header = found.describe_training(recipe, command, run.story.curves, figures)
+    save_text_model(model, out, found.trained_for, header)
     run.forget()
     return figures
 
@@ -174,12 +160,3 @@ def _make_model(target: MlxTarget, tokens: FrequentTokens, train: Sequence[Examp
         counts = np.bincount(said, minlength=tokens.size + 1)[: tokens.size]
         begin_from(model, read_embeddings(target, tokens.ids), counts)
     return model
-
-
-def _name_target(manifest: Manifest) -> TrainedFor:
-    return TrainedFor(
-        target=manifest.target,
-        target_digest=manifest.target_digest,
-        tokenizer_digest=manifest.tokenizer_digest,
-        vocab_size=manifest.vocab_size,
-    )

@@ -20,9 +20,10 @@ from runtime.ncm.model import init_model
 from runtime.ncm.training import evaluation
 from runtime.ncm.training.direct import DirectNetwork
 from runtime.ncm.training.loop import Arrays, Stage
-from runtime.ncm.training.staged import StagedRun, Story, write_whole
+from runtime.ncm.training.staged import StagedRun, Story
 from runtime.ncm.training.stages import CodecStage, DirectStage, GeneratorStage
 from runtime.ncm.training.tasks import Task, choose_task
+from runtime.tensor_files import write_whole
 from telemetry.errors import Unsupported
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from mlx.utils import tree_unflatten
 
 from runtime.ncm.identity import list_weights
 from runtime.ncm.training.loop import Arrays, Plan, Progress, Stage, Trainer
-from telemetry.errors import RoundscopeError, UsageError
+from runtime.tensor_files import read_tensors, write_whole
+from telemetry.errors import UsageError
 
 SAVE_EVERY = 100
 
@@ -42,14 +43,11 @@ class StagedRun:
         path = self._path
         if not path.is_file():
             raise UsageError(f"there is nothing to resume: {path} does not exist. Leave --resume out")
-        try:
-            loaded: Any = mx.load(str(path), format="safetensors", return_metadata=True)
-        except RuntimeError as error:
-            raise RoundscopeError(f"{path} cannot be read: {error}. Remove it and train anew") from error
-        arrays, header = loaded
+        arrays, header = read_tensors(path, ". Remove it and train anew")
         if header.get("of") != self._digest:
             raise UsageError(
-                f"{path} is of another configuration or recipe: give the same options, or leave --resume out"
+                f"{path} is of another configuration or recipe, or of other data: give the same options, or leave "
+                "--resume out"
             )
         return arrays, Story(**json.loads(header["story"]))
 
@@ -97,13 +95,6 @@ class StagedRun:
     def _load_weights(self, arrays: Arrays) -> None:
         for name, module in self._modules.items():
             module.update(tree_unflatten(list(_take(arrays, name).items())))
-
-
-def write_whole(path: Path, write: Callable[[str], None]) -> None:
-    """Let `write` make the file beside its place, then put it there: no reader and no crash sees half of it."""
-    unfinished = path.with_name(f".{path.name}.unfinished.safetensors")
-    write(str(unfinished))
-    unfinished.replace(path)
 
 
 def _take(arrays: Arrays, tree: str) -> Arrays:

@@ -11,7 +11,6 @@ import pytest
 
 from runtime.distillation import Example, FrequentTokens, load_examples, load_manifest
 from runtime.drafters import make
-from runtime.drafters.learned import training
 from runtime.drafters.learned.checkpoints import find_checkpoint, read_checkpoint
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
 from runtime.drafters.learned.evaluation import answer_embedded, measure_agreement, measure_alignment
@@ -19,6 +18,7 @@ from runtime.drafters.learned.network import list_weights, take_over_embeddings
 from runtime.drafters.learned.recipe import RECIPES, LearnedRecipe, change_recipe
 from runtime.drafters.learned.stage import LearnedStage, cut_row
 from runtime.drafters.learned.trainers import TRAINERS, find_trainer, train
+from runtime.ncm.training import loop
 from runtime.workloads import load_embedded
 from telemetry.errors import RoundscopeError, Unsupported, UsageError
 from tests.models import greedy
@@ -63,8 +63,8 @@ def test_it_learns_a_rule_and_agrees_by_position(kind):
     drafter = (Blocks if kind == "blocks" else LearnedAssistant)(network, tokens)
     answers = [(outputs[i][:4], outputs[i][4:]) for i in range(5)]
     before = measure_agreement(drafter, answers)
-    trainer = training.Trainer(stage, recipe)
-    trainer.run(training.Progress(stage), lambda: None, 10**6)
+    trainer = loop.Trainer(stage, recipe)
+    trainer.run(loop.Progress(stage), lambda: None, 10**6)
     after = measure_agreement(drafter, answers)
     assert before["survival"][0] < 0.5 < 0.8 < min(after["survival"][: network.config.block])
     assert after["n_positions"] == 5 * 8
@@ -124,7 +124,7 @@ def test_a_checkpoint_is_read_back_and_says_how_it_was_made(kind, trained, data)
 def test_an_interrupted_training_ends_with_the_same_weights(kind, trained, data, tmp_path, monkeypatch):
     folder, _ = trained
     out = tmp_path / f"{kind}.safetensors"
-    original, calls = training.Trainer._step, []
+    original, calls = loop.Trainer._step, []
 
     def stop(self, progress):
         if len(calls) == 27:
@@ -133,10 +133,10 @@ def test_an_interrupted_training_ends_with_the_same_weights(kind, trained, data,
         original(self, progress)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.Trainer, "_step", stop)
+        patch.setattr(loop.Trainer, "_step", stop)
         with pytest.raises(KeyboardInterrupt):
             train(kind, TARGET, data, out, "c", dict(SMALL))
-    with pytest.raises(UsageError, match="another recipe"):
+    with pytest.raises(UsageError, match="another configuration or recipe"):
         train(kind, TARGET, data, out, "c", SMALL | {"seed": "1"}, resume=True)
     train(kind, TARGET, data, out, "c", dict(SMALL), resume=True)
     assert not out.with_name(out.name + ".state").exists()

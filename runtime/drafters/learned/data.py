@@ -1,0 +1,76 @@
+"""What a drafter is trained on, and what its checkpoint says of where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from runtime.distillation import Example, FrequentTokens, Manifest, load_examples, load_manifest
+from runtime.distillation.identity import digest_parameters, digest_tokenizer
+from runtime.drafters.learned.checkpoints import TrainedFor
+from runtime.ncm.training.run import describe_machine
+from runtime.targets import MlxTarget
+from telemetry.errors import Unsupported, UsageError
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Distilled examples of the splits for training and for the held-out figures, and the tokens a drafter speaks."""
+
+    manifest: Manifest
+    train: list[Example]
+    test: list[Example]
+    tokens: FrequentTokens
+
+    @property
+    def trained_for(self) -> TrainedFor:
+        """The target that wrote them."""
+        manifest = self.manifest
+        return TrainedFor(
+            target=manifest.target,
+            target_digest=manifest.target_digest,
+            tokenizer_digest=manifest.tokenizer_digest,
+            vocab_size=manifest.vocab_size,
+        )
+
+    def describe_training(
+        self, recipe: msgspec.Struct, command: str, curve: Any, figures: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """What goes into a checkpoint's header, by name."""
+        return {
+            "recipe": msgspec.to_builtins(recipe),
+            "data": msgspec.to_builtins(self.manifest),
+            "data_digest": self.manifest.digest,
+            "command": command,
+            "curve": curve,
+            "held_out": figures,
+            "environment": describe_machine(),
+        }
+
+
+def read_data(target: MlxTarget, folder: Path, n_tokens: int) -> TrainingData:
+    """The examples in `folder`, which `target` wrote, and their `n_tokens` most frequent tokens.
+
+    Raises UsageError if there are none to train on or none held out, Unsupported if they are another target's.
+    """
+    manifest = load_manifest(folder)
+    _check_target(manifest, target, folder)
+    train, test = load_examples(folder, "train"), load_examples(folder, "test")
+    if not (train and test):
+        raise UsageError(f"{folder} has {len(train)} examples to train on and {len(test)} held out: distil more")
+    tokens = FrequentTokens.choose(train, n_tokens, target.vocab_size, sorted(target.eos))
+    return TrainingData(manifest, train, test, tokens)
+
+
+def _check_target(manifest: Manifest, target: MlxTarget, folder: Path) -> None:
+    """Raise Unsupported unless it was `target`, as it is in memory, that wrote the data."""
+    ours = (digest_parameters(target), digest_tokenizer(target), target.vocab_size)
+    if ours != (manifest.target_digest, manifest.tokenizer_digest, manifest.vocab_size):
+        raise Unsupported(
+            f"the data in {folder} were written by {manifest.target}, and {target.name} is another (or the same in "
+            "another precision): give the one that wrote them, or distil anew"
+        )
