@@ -28,20 +28,8 @@
 --   proposers: rounds in which each part of a composed drafter proposed; NULL: none did, or it is not composed
 --   limited_by: as in `verdict`
 with fused as materialized (
-    select
-        g.arm,
-        g.drafter,
-        g.draft_length,
-        g.scope,
-        r.proposed,
-        r.proposed - r.cut as judged,
-        r.accepted,
-        r.proposer,
-        count(*) as n
-    from rounds as r
-    inner join scoped_generations as g on r.generation_id = g.generation_id
-    where g.timing = 'fused' and not g.warm_up and g.is_whole and g.drafter is not null
-    group by all
+    select *
+    from round_shapes
 ),
 
 shapes as (
@@ -50,19 +38,19 @@ shapes as (
         drafter,
         draft_length,
         scope,
-        sum(n) as n_rounds,
-        sum(n * proposed)::double as total_proposed,
-        sum(n * accepted)::double as total_accepted,
-        sum(n) filter (where judged >= 1 and accepted >= 1) as accepted_1,
-        sum(n) filter (where judged >= 1) as judged_1,
-        sum(n) filter (where judged >= 2 and accepted >= 2) as accepted_2,
-        sum(n) filter (where judged >= 2) as judged_2,
-        sum(n) filter (where judged >= 3 and accepted >= 3) as accepted_3,
-        sum(n) filter (where judged >= 3) as judged_3,
-        sum(n) filter (where judged >= 4 and accepted >= 4) as accepted_4,
-        sum(n) filter (where judged >= 4) as judged_4,
-        sum(n) filter (where judged >= 8 and accepted >= 8) as accepted_8,
-        sum(n) filter (where judged >= 8) as judged_8
+        sum(n_rounds) as total_rounds,
+        sum(n_rounds * proposed)::double as total_proposed,
+        sum(n_rounds * accepted)::double as total_accepted,
+        sum(n_rounds) filter (where judged >= 1 and accepted >= 1) as accepted_1,
+        sum(n_rounds) filter (where judged >= 1) as judged_1,
+        sum(n_rounds) filter (where judged >= 2 and accepted >= 2) as accepted_2,
+        sum(n_rounds) filter (where judged >= 2) as judged_2,
+        sum(n_rounds) filter (where judged >= 3 and accepted >= 3) as accepted_3,
+        sum(n_rounds) filter (where judged >= 3) as judged_3,
+        sum(n_rounds) filter (where judged >= 4 and accepted >= 4) as accepted_4,
+        sum(n_rounds) filter (where judged >= 4) as judged_4,
+        sum(n_rounds) filter (where judged >= 8 and accepted >= 8) as accepted_8,
+        sum(n_rounds) filter (where judged >= 8) as judged_8
     from fused
     group by all
 ),
@@ -81,7 +69,7 @@ named as (
             draft_length,
             scope,
             proposer,
-            sum(n)::bigint as n_proposer
+            sum(n_rounds)::bigint as n_proposer
         from fused
         where proposer is not null
         group by all
@@ -114,8 +102,8 @@ select
     c.speedup_high,
     c.per_token / 1e9 as seconds_per_token,
     c.ordinary_per_token / 1e9 as ordinary_seconds_per_token,
-    s.total_proposed / s.n_rounds as proposed_per_round,
-    s.total_accepted / s.n_rounds as accepted_per_round,
+    s.total_proposed / s.total_rounds as proposed_per_round,
+    s.total_accepted / s.total_rounds as accepted_per_round,
     coalesce(s.accepted_1, 0) / s.judged_1 as survival_1,
     coalesce(s.accepted_2, 0) / s.judged_2 as survival_2,
     coalesce(s.accepted_3, 0) / s.judged_3 as survival_3,

@@ -18,24 +18,8 @@
 --   n_reached: of n_judged, rounds that accepted j - 1 tokens or more
 --   conditional_survival: Pr(A >= j | A >= j - 1), n_accepted over n_reached; NULL: no such round
 --   n_cut: rounds whose position j was proposed and never judged, because the generation ended before it
-with shapes as (
-    select
-        g.arm,
-        g.drafter,
-        g.draft_length,
-        g.scope,
-        r.proposed,
-        r.proposed - r.cut as judged,
-        r.accepted,
-        count(*) as n_rounds
-    from rounds as r
-    inner join scoped_generations as g on r.generation_id = g.generation_id
-    where g.timing = 'fused' and not g.warm_up and g.is_whole and g.drafter is not null
-    group by all
-),
-
--- Every position of every arm has a row, so that a drafter that offered nothing shows it.
-positions as (
+with positions as (
+    -- Every position of every arm has a row, so that a drafter that offered nothing shows it.
     select
         a.*,
         unnest(range(1, a.draft_length + 1)) as j
@@ -62,7 +46,7 @@ counts as (
         coalesce(sum(s.n_rounds) filter (where s.judged >= p.j and s.accepted >= p.j - 1), 0)::bigint as n_reached,
         coalesce(sum(s.n_rounds) filter (where s.proposed >= p.j and s.judged < p.j), 0)::bigint as n_cut
     from positions as p
-    left join shapes as s
+    left join round_shapes as s
         on p.arm = s.arm and p.drafter = s.drafter and p.draft_length = s.draft_length and p.scope = s.scope
     group by all
 )

@@ -97,6 +97,23 @@ from generation_totals as t
 cross join (values (true), (false)) as p (pooled)
 where p.pooled or t.class <> 'all';
 
+-- How many fused rounds of an arm had each shape: `judged` of the proposed tokens were not cut.
+create or replace view round_shapes as
+select
+    g.arm,
+    g.drafter,
+    g.draft_length,
+    g.scope,
+    r.proposed,
+    r.proposed - r.cut as judged,
+    r.accepted,
+    r.proposer,
+    count(*) as n_rounds
+from rounds as r
+inner join scoped_generations as g on r.generation_id = g.generation_id
+where g.timing = 'fused' and not g.warm_up and g.is_whole and g.drafter is not null
+group by all;
+
 -- Fused work of an arm beside ordinary decoding's on the same prompt: one row per arm, scope and prompt, summed over
 -- the repeats that both completed, because repeats of a prompt are no independent evidence. Ordinary decoding pairs
 -- with itself.
