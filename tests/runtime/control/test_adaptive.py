@@ -42,6 +42,21 @@ class Whimsical(Controller):
         return self._pipelines
 
 
+SCRIPT = hashed(1, VOCAB, 2)
+
+
+def chosen(choices: Sequence[int], drafter: Any, target: Any = None, *, pipelines: bool = False, **options: Any) -> Any:
+    """A generation whose rounds get these draft lengths in turn."""
+    return speculate(
+        target or ScriptedTarget(SCRIPT, vocab_size=VOCAB),
+        drafter,
+        list(PROMPT),
+        draft_length="auto",
+        controller=Whimsical(choices, pipelines=pipelines),
+        **options,
+    )
+
+
 @settings(max_examples=60)
 @given(
     choices=st.lists(st.sampled_from([0, 0, 0, 1, 2, 5, 8]), min_size=1, max_size=12),
@@ -68,15 +83,7 @@ def test_whatever_is_chosen_the_output_is_ordinarys(
         guessing(script, VOCAB, percent=percent, shape=shape), on_host=on_host, lazy=lazy and not on_host
     )
     target = ScriptedTarget(script, vocab_size=VOCAB)
-    generation = speculate(
-        target,
-        drafter,
-        list(PROMPT),
-        draft_length="auto",
-        controller=Whimsical(choices, pipelines=pipelines),
-        max_tokens=max_tokens,
-        stop=stop,
-    )
+    generation = chosen(choices, drafter, target, pipelines=pipelines, max_tokens=max_tokens, stop=stop)
     rounds = drain_checked(generation, PROMPT, draft_length=8)
     wanted = expect(script, PROMPT, max_tokens=max_tokens, stop=stop)
     assert (generation.tokens, generation.text, generation.finish_reason) == (
@@ -97,29 +104,17 @@ def test_with_nothing_accepted_or_equality_the_draws_are_ordinarys(kind: Any, on
     target = ScriptedTarget(logits=lambda history: logits, vocab_size=VOCAB)
     seeded: Any = {"max_tokens": 40, "temperature": 1.0, "seed": 5}
     drafter = ScriptedDrafter(lambda history, m: [] if kind == "residual" else [2] * m, on_host=on_host)
-    generation = speculate(
-        target,
-        drafter,
-        list(PROMPT),
-        draft_length="auto",
-        controller=Whimsical([0, 0, 3, 0, 5, 5]),
-        coupling=kind,
-        **seeded,
-    )
+    generation = chosen([0, 0, 3, 0, 5, 5], drafter, target, coupling=kind, **seeded)
     drain_checked(generation, PROMPT, draft_length=8)
     assert generation.tokens == decode(target, list(PROMPT), **seeded).drain().tokens
 
 
 def test_its_trace_is_consistent() -> None:
-    script = hashed(1, VOCAB, 2)
     recorder = Recorder()
     for timing in ("fused", "attributed"):
-        speculate(
-            ScriptedTarget(script, vocab_size=VOCAB),
-            ScriptedDrafter(guessing(script, VOCAB, percent=70)),
-            list(PROMPT),
-            draft_length="auto",
-            controller=Whimsical([0, 0, 3, 0, 5, 5]),
+        chosen(
+            [0, 0, 3, 0, 5, 5],
+            ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=70)),
             max_tokens=30,
             timing=timing,  # type: ignore[arg-type]
             recorder=recorder,
@@ -130,26 +125,15 @@ def test_its_trace_is_consistent() -> None:
 def test_a_drafter_that_samples_is_followed_too() -> None:
     target = ScriptedTarget(logits=lambda history: [0.0] * VOCAB, vocab_size=VOCAB)
     drafter = ScriptedSampler(lambda history: [1 / VOCAB] * VOCAB)
-    generation = speculate(
-        target,
-        drafter,
-        list(PROMPT),
-        draft_length="auto",
-        controller=Whimsical([0, 4, 4, 0, 0]),
-        max_tokens=30,
-        temperature=1.0,
-        seed=1,
-    )
+    generation = chosen([0, 4, 4, 0, 0], drafter, target, max_tokens=30, temperature=1.0, seed=1)
     rounds = drain_checked(generation, PROMPT, draft_length=8)
     assert all(one.accepted == one.proposed for one in rounds)
 
 
 def test_steps_in_a_row_are_pipelined_and_land_before_a_round() -> None:
-    target = ScriptedTarget(hashed(1, VOCAB, 2), vocab_size=VOCAB)
-    drafter = ScriptedDrafter(guessing(hashed(1, VOCAB, 2), VOCAB, percent=100))
-    generation = speculate(
-        target, drafter, list(PROMPT), draft_length="auto", controller=Whimsical([2, 0, 0, 0, 2, 2]), max_tokens=40
-    )
+    target = ScriptedTarget(SCRIPT, vocab_size=VOCAB)
+    drafter = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=100))
+    generation = chosen([2, 0, 0, 0, 2, 2], drafter, target, max_tokens=40)
     first = [next(generation) for _ in range(6)]
     lengths = accumulate((one.committed for one in first), initial=len(PROMPT) - 1)
     ahead = [one.cache_length - length for one, length in zip(first, [*lengths][1:], strict=True)]
@@ -170,15 +154,7 @@ def test_a_model_that_is_not_asked_catches_up_when_it_is() -> None:
             self.held = list(history[:-1])
             return super().propose(history, m)
 
-    script = hashed(1, VOCAB, 2)
-    generation = speculate(
-        ScriptedTarget(script, vocab_size=VOCAB),
-        Lagging(guessing(script, VOCAB, percent=50)),
-        list(PROMPT),
-        draft_length="auto",
-        controller=Whimsical([0, 0, 0, 0, 3, 3]),
-        max_tokens=40,
-    )
+    generation = chosen([0, 0, 0, 0, 3, 3], Lagging(guessing(SCRIPT, VOCAB, percent=50)), max_tokens=40)
     drain_checked(generation, PROMPT, draft_length=8)
     assert max(asked) > 4
 
@@ -205,31 +181,20 @@ def test_what_is_recorded_is_what_the_caller_got() -> None:
 
 @pytest.mark.parametrize("at", range(2, 9))
 def test_after_a_failure_cache_and_drafter_are_at_the_committed_history(at: int) -> None:
-    script = hashed(1, VOCAB, 2)
-    target = ScriptedTarget(script, vocab_size=VOCAB, fail_at=at)
-    drafter = ScriptedDrafter(guessing(script, VOCAB, percent=50), on_host=True)
-    generation = speculate(
-        target, drafter, list(PROMPT), draft_length="auto", controller=Whimsical([0, 0, 3, 0, 3]), max_tokens=30
-    )
+    target = ScriptedTarget(SCRIPT, vocab_size=VOCAB, fail_at=at)
+    drafter = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=50), on_host=True)
+    generation = chosen([0, 0, 3, 0, 3], drafter, target, max_tokens=30)
     with pytest.raises(ScriptedFailure):
         generation.drain()
     history = [*PROMPT, *generation.tokens]
-    assert generation.tokens == expect(script, PROMPT, max_tokens=30).tokens[: len(generation.tokens)]
+    assert generation.tokens == expect(SCRIPT, PROMPT, max_tokens=30).tokens[: len(generation.tokens)]
     assert generation.cache.tokens == history[:-1]
     generation.cache.check_integrity()
     assert drafter.length <= len(history) - 1
 
 
 def test_a_generation_that_is_closed_leaves_nothing_in_flight() -> None:
-    script = hashed(1, VOCAB, 2)
-    generation = speculate(
-        ScriptedTarget(script, vocab_size=VOCAB),
-        ScriptedDrafter(guessing(script, VOCAB, percent=50)),
-        list(PROMPT),
-        draft_length="auto",
-        controller=Whimsical([0]),
-        max_tokens=30,
-    )
+    generation = chosen([0], ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=50)), max_tokens=30)
     next(generation)
     generation.close()
     assert generation.cache.tokens == [*PROMPT, *generation.tokens][:-1]
@@ -237,15 +202,8 @@ def test_a_generation_that_is_closed_leaves_nothing_in_flight() -> None:
 
 
 def test_attributed_rounds_are_not_pipelined_and_have_all_stages() -> None:
-    script = hashed(1, VOCAB, 2)
-    generation = speculate(
-        ScriptedTarget(script, vocab_size=VOCAB),
-        ScriptedDrafter(guessing(script, VOCAB, percent=50)),
-        list(PROMPT),
-        draft_length="auto",
-        controller=Whimsical([0, 0, 3]),
-        max_tokens=20,
-        timing="attributed",
+    generation = chosen(
+        [0, 0, 3], ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=50)), max_tokens=20, timing="attributed"
     )
     for one in drain_checked(generation, PROMPT, draft_length=8):
         assert list(one.stages) == ["draft", "verify", "synchronize", "trim", "rewind"]
