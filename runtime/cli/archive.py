@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.options import store_option
 from runtime.cli.output import write_document
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 
 if TYPE_CHECKING:
     from telemetry.archiving import Archived
@@ -43,7 +43,7 @@ Examples:
     metavar="DATE",
     help="Archive what was over before this day began, in UTC.",
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option("--dry-run", is_flag=True, help="Only say what would be archived.")
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def command(before: date, store: Path, dry_run: bool, as_json: bool) -> None:

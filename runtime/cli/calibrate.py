@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE, MODEL_HELP, STORE_FOLDER
+from runtime.cli.options import MODEL_HELP, store_option
 from telemetry.errors import RoundscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Examples:
     metavar="N",
     help=f"Positions in the cache before the forward; repeatable. [default: {', '.join(map(str, DEFAULT_CONTEXTS))}]",
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def command(model: str | None, contexts: tuple[int, ...], store: Path, as_json: bool) -> None:
     """Measure what a forward of the target costs by its width, relative to one ordinary step.

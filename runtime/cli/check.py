@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
+from runtime.cli.options import store_option
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ Examples:
     help="pays or not-loses, then :CLASS and :ARM if not all is meant; equal; or complete. Repeatable.",
 )
 @click.option("--run", "run_id", metavar="ID", help="Which run, by its id or its beginning. [default: the latest]")
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 def command(requirements: tuple[str, ...], run_id: str | None, store: Path) -> None:
     """Exit with 3 and the reason unless the run is what is required.
 

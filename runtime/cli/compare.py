@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.options import store_option
 from runtime.cli.output import Form, output_options, write_rows
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ Examples:
     metavar="RULE",
     help="METRIC:+N% or METRIC:-N%, then :CLASS and :ARM if not all is meant; repeatable. Beyond it: exit code 3.",
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @output_options
 def command(run_a: str, run_b: str, rules: tuple[str, ...], store: Path, form: Form) -> None:
     """Compare run B with run A, each named by its id or the beginning of it, on the prompts that both completed.

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.options import DEFAULT_DATA, MODEL_HELP
+
 
 @click.command(
     epilog="""\b
@@ -19,13 +21,13 @@ Examples:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    default=Path(".roundscope/distilled"),
+    default=DEFAULT_DATA,
     show_default=True,
     metavar="DIR",
     help="Folder of the data.",
 )
 @click.option("--prompts", metavar="FILE", help="Prompts, .jsonl or .txt. [default: the built-in ones]")
-@click.option("--model", metavar="M", help="Target: model folder, .gguf file or hub id. [default: the installed one]")
+@click.option("--model", metavar="M", help=MODEL_HELP)
 @click.option("--tokens", type=click.IntRange(1), default=100_000, show_default=True, help="Tokens of output to write.")
 @click.option("--max-tokens", type=click.IntRange(1), default=128, show_default=True, help="Most tokens of one answer.")
 @click.option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
+from runtime.cli.options import store_option
 
 if TYPE_CHECKING:
     from runtime.diagnosis import Diagnosis
@@ -23,7 +23,7 @@ Example:
   roundscope doctor --json
 """
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
 def command(store: Path, as_json: bool) -> None:
     """Show what this machine offers: processor, BLAS, versions, the default model, and the speed of matmul.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runtime.cli.options import store_option
 from runtime.cli.output import write_document
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from runtime.cli.sending import describe, otlp_option
 from telemetry.errors import RoundscopeError, UsageError
 
@@ -41,7 +41,7 @@ Examples:
     help="Write a Chrome trace, for Perfetto or speedscope.",
 )
 @click.option("--run", "run_id", metavar="ID", help="One run only, by its id or the beginning of it. [default: all]")
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def command(
     otlp: str | None,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.lengths import LengthType
+from runtime.cli.options import MODEL_HELP, store_option
 from runtime.cli.output import read_text
-from runtime.cli.run import DEFAULT_LENGTHS, DEFAULT_STORE, MODEL_HELP, STORE_FOLDER
+from runtime.cli.run import DEFAULT_LENGTHS
 from runtime.cli.sampling import POLICY_HELP, sampling_options
 from telemetry.errors import UsageError
 
@@ -51,7 +52,7 @@ Examples:
 )
 @click.option("--policy", metavar="P", help=f"{POLICY_HELP} [default: exact]")
 @click.option("--seed", type=int, help="Repeats what was drawn. [default: a fresh one, which the record tells]")
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option("--record-text", is_flag=True, help="Keep token ids and text in the store.")
 def command(
     prompt: str,

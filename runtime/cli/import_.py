@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.options import store_option
 from runtime.cli.output import write_document
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from telemetry.errors import RoundscopeError
 
 
@@ -19,7 +19,7 @@ Example:
 """,
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def command(file: Path, store: Path, as_json: bool) -> None:
     """Write the generations of an OTLP-JSON file into a journal of the store, from which the tables are made.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.main import INTERRUPTED
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
+from runtime.cli.options import DEFAULT_STORE, store_option
 from runtime.cli.scraping import check_metrics_port, metrics_port_option
 from runtime.cli.sending import check_endpoint, otlp_option
 from telemetry.errors import CheckFailed
@@ -70,7 +70,7 @@ Examples:
     show_default=True,
     help="fused: true generations, a verdict. attributed: true level and stage times only, no verdict.",
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),

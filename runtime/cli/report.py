@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runtime.cli.options import DEFAULT_STORE, store_option
 from runtime.cli.output import Form, output_options, write_rows
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Examples:
 @click.option(
     "--run", "run_id", metavar="ID", help="Which run, by its id or the beginning of it. [default: the latest]"
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option(
     "--html", "page", type=click.Path(path_type=Path), metavar="FILE", help="Write a page with charts to FILE."
 )
@@ -57,9 +57,8 @@ def command(
     or --csv, the rows of `verdict`, or of `ncm_cache` for a run of `roundscope ncm run`. NAME is one of baseline_drift,
     break_even, break_even_surface, compare, completeness, context_growth, controller, decisions, draft_length,
     drafters, history, memory, ncm_cache, ncm_exit, overlap, ranks, seconds_per_token, slowest_rounds, stages, survival,
-    trim_and_rewind, verdict,
-    verify_cost, where_time_goes; docs/queries.md says what their columns mean. With --html the same goes into one file
-    that needs no network, with charts, for a browser or print.
+    trim_and_rewind, verdict, verify_cost, where_time_goes; docs/queries.md says what their columns mean. With --html
+    the same goes into one file that needs no network, with charts, for a browser or print.
     """
     if page is not None and (name or form != "table"):
         raise UsageError("--html is about the whole run: leave NAME, --json and --csv out")

@@ -12,6 +12,7 @@ import click
 
 from runtime.cli.lengths import LengthType
 from runtime.cli.main import INTERRUPTED
+from runtime.cli.options import DEFAULT_STORE, MODEL_HELP, store_option
 from runtime.cli.sampling import POLICY_HELP, sampling_options
 from runtime.cli.scraping import check_metrics_port, metrics_port_option
 from runtime.cli.sending import check_endpoint, otlp_option
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 DEFAULT_DRAFTERS = ("prompt-lookup",)
 DEFAULT_LENGTHS = (8,)
 DEFAULT_TOKENS = 64
-DEFAULT_STORE = Path(".roundscope")
-STORE_FOLDER = click.Path(path_type=Path, file_okay=False)
-MODEL_HELP = "Target: a folder or hub id as mlx-lm takes it, or a .gguf file. [default: SmolLM2-135M-Instruct]"
 
 _METRICS_OF_RANKS = (
     "--metrics-port serves what one process records, and this run is shared among several: leave it out, and run "
@@ -89,7 +87,7 @@ Examples:
     show_default=True,
     help="fused: true rounds, a verdict. attributed: true stage shares only, no verdict.",
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runtime.cli.ending import ended_by_sigterm
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
+from runtime.cli.options import store_option
 
 
 @click.command(
@@ -18,7 +18,7 @@ Examples:
   roundscope serve-metrics --store /var/lib/roundscope --port 9464 --host 0.0.0.0
 """,
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), required=True, metavar="P", help="Where to listen; 0: a free port."
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
+from runtime.cli.options import store_option
 
 
 @click.command(
@@ -18,7 +18,7 @@ Examples:
 """,
 )
 @click.argument("generation")
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 def command(generation: str, store: Path) -> None:
     """Print what happened in a generation; works while it is still going on.
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from runtime.cli.options import store_option
 from runtime.cli.output import Form, output_options, read_text, write_rows
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
 
 
 @click.command(
@@ -21,7 +21,7 @@ Examples:
 """,
 )
 @click.argument("statement")
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option("--archive-only", is_flag=True, help="Read the archive's Parquet files as they are, and nothing else.")
 @output_options
 def command(statement: str, store: Path, archive_only: bool, form: Form) -> None:

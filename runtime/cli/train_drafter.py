@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from runtime.cli.ncm_train import SUFFIX, check_path, describe_command
+from runtime.cli.options import DEFAULT_DATA
 from telemetry.errors import UsageError
 
 
@@ -22,7 +23,7 @@ Examples:
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    default=Path(".roundscope/distilled"),
+    default=DEFAULT_DATA,
     show_default=True,
     metavar="DIR",
     help="What `roundscope distill` wrote.",

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from runtime.cli.ending import ended_by_sigterm
-from runtime.cli.run import DEFAULT_STORE, STORE_FOLDER
+from runtime.cli.options import store_option
 
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 
@@ -23,7 +23,7 @@ Examples:
   roundscope view --store /var/lib/roundscope --port 8321 --no-browser
 """,
 )
-@click.option("--store", type=STORE_FOLDER, default=DEFAULT_STORE, show_default=True, metavar="DIR")
+@store_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Where to listen. [default: a free port]"
 )

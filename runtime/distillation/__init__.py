@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from runtime.distillation.examples import Example, Split, choose_split, load_examples
 from runtime.distillation.frequent_tokens import FrequentTokens
-from runtime.distillation.manifest import DEFAULT_FOLDER, Manifest, load_manifest
+from runtime.distillation.manifest import Manifest, load_manifest
 
 __all__ = [
-    "DEFAULT_FOLDER",
     "Example",
     "FrequentTokens",
     "Manifest",

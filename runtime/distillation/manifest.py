@@ -10,7 +10,6 @@ import msgspec
 from telemetry.errors import RoundscopeError, UsageError
 
 MANIFEST = "manifest.json"
-DEFAULT_FOLDER = Path(".roundscope/distilled")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
