@@ -8,6 +8,9 @@ import socket
 import sys
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
 
 from runtime.backend import prepare
 from runtime.cores import usable_processors
@@ -45,6 +48,12 @@ def describe() -> Environment:
         precision={name: os.environ[name] for name in PRECISION_VARIABLES if name in os.environ},
         **asdict(read_state()),
     )
+
+
+def describe_machine() -> dict[str, Any]:
+    """The same for files that are passed on: plain values, without the machine's name and its load at the moment."""
+    found: dict[str, Any] = msgspec.to_builtins(describe())
+    return {name: value for name, value in found.items() if name not in ("host", "load1")}
 
 
 def _version_or_none(distribution: str) -> str | None:

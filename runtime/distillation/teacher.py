@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -22,7 +21,7 @@ from runtime.distillation.examples import EXAMPLES, SPLIT_RULE, Example, choose_
 from runtime.distillation.identity import digest_parameters, digest_tokenizer
 from runtime.distillation.manifest import MANIFEST, Manifest, hash_file, load_manifest, write_manifest
 from runtime.distillation.prompts import TrainingPrompt, digest_prompts
-from runtime.environment import describe
+from runtime.environment import describe_machine
 from runtime.targets import MlxTarget
 from runtime.workloads import encode
 from telemetry.errors import UsageError
@@ -97,7 +96,7 @@ class Teacher:
             n_refused=n_refused,
             seconds=0.0,
             complete=False,
-            environment=_describe_machine(),
+            environment=describe_machine(),
         )
 
     def run(self, *, resume: bool = False) -> Manifest:
@@ -226,9 +225,3 @@ def _make_jobs(target: MlxTarget, prompts: Sequence[TrainingPrompt], settings: S
             )
         drawn = random.Random(f"sampled {settings.seed} {prompt.item.id}").random() < settings.sampled
         yield _Job(prompt, ids, [0.0, settings.temperature] if drawn else [0.0])
-
-
-def _describe_machine() -> dict[str, Any]:
-    found = msgspec.to_builtins(describe())
-    wanted = ("roundscope_version", "python_version", "mlx_version", "cpu", "cores", "blas", "blas_version")
-    return {name: found.get(name) for name in (*wanted, "blas_threads")}

@@ -12,7 +12,7 @@ import msgspec
 from runtime.distillation import Example, FrequentTokens, Manifest, load_examples, load_manifest
 from runtime.distillation.identity import digest_parameters, digest_tokenizer
 from runtime.drafters.learned.checkpoints import TrainedFor
-from runtime.ncm.training.run import describe_machine
+from runtime.environment import describe_machine
 from runtime.targets import MlxTarget
 from telemetry.errors import Unsupported, UsageError
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from mlx import nn
 
-from runtime.environment import describe
+from runtime.environment import describe_machine
 from runtime.ncm.checkpoints import save_model
 from runtime.ncm.model import init_model
 from runtime.ncm.training import evaluation
@@ -106,12 +106,6 @@ class _Run:
         if self._network is not None:
             stages.append(DirectStage(self._network, self.task, self._recipe))
         return [*stages, GeneratorStage(self.model, self.task, self._recipe)]
-
-
-def describe_machine() -> dict[str, Any]:
-    """Software, processor and BLAS that trained, without the machine's name."""
-    found: dict[str, Any] = msgspec.to_builtins(describe())
-    return {name: value for name, value in found.items() if name not in ("host", "load1")}
 
 
 def _say(text: str) -> None:
