@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     n_refused: int
     seconds: float
     complete: bool
-    environment: dict[str, str | int | float | None] = {}
+    environment: dict[str, Any] = {}
 
     @property
     def digest(self) -> str:
