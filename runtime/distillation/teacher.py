@@ -157,7 +157,9 @@ class Teacher:
         ]
         if labels is None:
             return examples, b""
-        return examples, b"".join(labels.take((n, i)) for n, job in enumerate(batch) for i in range(len(job.temperatures)))
+        return examples, b"".join(
+            labels.take((n, i)) for n, job in enumerate(batch) for i in range(len(job.temperatures))
+        )
 
     def _start(self, path: Path) -> int:
         if path.exists() or (self._folder / MANIFEST).exists():

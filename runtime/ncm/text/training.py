@@ -26,7 +26,7 @@ from runtime.ncm.text.checkpoints import save_text_model
 from runtime.ncm.text.embeddings import begin_from, read_embeddings
 from runtime.ncm.text.model import Decoder, TextModel, fit_config, init_text_model
 from runtime.ncm.text.recipe import TextRecipe, change_recipe
-from runtime.ncm.text.stage import TextStage
+from runtime.ncm.text.stage import TextAlignmentStage, TextStage
 from runtime.ncm.training.evaluation import count_parameters, measure_codec, measure_codes
 from runtime.ncm.training.loop import Stage
 from runtime.ncm.training.staged import StagedRun
@@ -58,14 +58,14 @@ def train_text(
     Unsupported if the data are another target's.
     """
     found = read_data(target, data, recipe.n_tokens)
-    train, test, tokens = found.train, found.test, found.tokens
+    train, test, tokens, labels = found.train, found.test, found.tokens, found.labels
     model = _make_model(target, tokens, train, recipe)
     digest = json.dumps(["ncm", msgspec.to_builtins(recipe), model.config.digest, found.manifest.digest])
     run = StagedRun({"model": model}, recipe, out.with_name(out.name + ".state"), digest)
     saved = run.read() if resume else None
     held_out = Blocks(test, tokens, model.config)
-    source = BlockSource(Blocks(train, tokens, model.config), recipe.greedy_share, recipe.hidden)
-    texts = BlockSource(Blocks(join_prompts(train), tokens, model.config), None, recipe.hidden)
+    source = BlockSource(Blocks(train, tokens, model.config, labels), recipe.greedy_share, recipe.hidden)
+    texts = BlockSource(Blocks(join_prompts(train), tokens, model.config, labels), None, recipe.hidden)
 
     def follow(stage: str) -> Any:
         if stage == "causal":
@@ -80,7 +80,12 @@ def train_text(
     stages: list[Stage] = [CodecStage(model.codec, source, recipe)]
     if recipe.causal_steps:
         stages.append(CausalStage(model, texts if recipe.with_prompts else source, recipe))
-    run.go([*stages, TextStage(model, source, recipe)], saved, follow)
+    stages.append(TextStage(model, source, recipe))
+    if recipe.alignment_steps and found.can_align:
+        drawn, heated = found.take_drawn()
+        drawn_source = BlockSource(Blocks(drawn, tokens, model.config, heated), None, recipe.hidden)
+        stages.append(TextAlignmentStage(model, drawn_source, recipe, found.temperature))
+    run.go(stages, saved, follow)
     model.eval()
     print(f"measuring on {len(test)} answers held out", file=sys.stderr, flush=True)
     figures = evaluate(model, target, test, held_out) | {

@@ -6,9 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from runtime.distillation import load_manifest
+from runtime.distillation import FrequentTokens, load_manifest
 from runtime.distillation.examples import read_examples
-from runtime.distillation.labels import LABELS, SoftLabels, find_likeliest, read_labels
+from runtime.distillation.labels import LABELS, Labels, find_likeliest, read_labels
 from telemetry.errors import RoundscopeError
 from tests.runtime.distillation.test_teacher import SETTINGS, TARGET, write
 
@@ -68,7 +68,13 @@ def test_labels_that_are_too_few_are_refused(tmp_path):
 
 
 def test_at_another_temperature_they_are_what_sampling_draws_from():
-    held = SoftLabels(np.array([[4, 2, 9]], np.int32), np.array([[0.6, 0.3, 0.1]], np.float32))
+    held = Labels(np.array([[4, 2, 9]], np.int32), np.array([[0.6, 0.3, 0.1]], np.float32))
     raised = np.array([0.6, 0.3, 0.1]) ** 2
     assert held.heat(0.5).p == pytest.approx((raised / raised.sum())[None], rel=1e-6)
-    assert (held.heat(0).ids.tolist(), held.heat(0).p.tolist()) == ([[4]], [[1.0]])
+
+
+def test_what_a_drafter_cannot_say_has_no_probability():
+    held = Labels(np.array([[4, 2], [3, 4]], np.int32), np.array([[0.6, 0.3], [0.5, 0.5]], np.float32))
+    limited = held.limit(FrequentTokens([9, 4], 12))
+    assert limited.ids.tolist() == [[1, 0], [0, 1]]
+    assert limited.p == pytest.approx(np.array([[0.6, 0], [0, 0.5]]))

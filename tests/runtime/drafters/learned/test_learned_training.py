@@ -25,7 +25,16 @@ from tests.models import greedy
 from tests.runtime.drafters.learned.tiny import distil, make_network, make_target, make_tokens
 
 TARGET = make_target()
-SMALL = {"vocab": "40", "width": "16", "heads": "2", "ffn": "24", "warm_up": "5", "steps": "60", "rate": "0.01"}
+SMALL = {
+    "vocab": "40",
+    "width": "16",
+    "heads": "2",
+    "ffn": "24",
+    "warm_up": "5",
+    "steps": "60",
+    "alignment_steps": "20",
+    "rate": "0.01",
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +83,12 @@ def test_labels_are_the_tokens_after_each_state_by_head_and_never_the_prompts():
     tokens, network = make_tokens(), make_network("blocks")
     [example] = make_examples([[63, 60, 0, 54, 51]], prompt=[1, 57, 48])
     stage = LearnedStage(network, tokens, [example], LearnedRecipe(dropout=0.0, batch=1))
-    inputs, pairs = stage.draw(0, np.random.default_rng(0))
+    inputs, heads = stage.draw(0, np.random.default_rng(0))
     row = [1, 57, 48, *example.output]
     assert inputs.tolist() == [tokens.to_subset(row).tolist()]
-    for head, (places, said) in enumerate(pairs):
-        found = sorted(zip(places.tolist(), tokens.to_target(said.tolist()).tolist(), strict=True))
+    for head, (places, said, p) in enumerate(heads):
+        found = sorted(zip(places.tolist(), tokens.to_target(said[:, 0].tolist()).tolist(), strict=True))
+        assert p.tolist() == [[1.0]] * len(found)
         # From the last token of the prompt on; token 0 is outside the subset and nobody has to say it.
         assert found == [(at, row[at + 1 + head]) for at in range(2, 7 - head) if row[at + 1 + head] != 0]
 
@@ -108,10 +118,11 @@ def test_a_checkpoint_is_read_back_and_says_how_it_was_made(kind, trained, data)
     assert header["data_digest"] == manifest.digest
     assert json.loads(header["recipe"])["steps"] == 60
     assert json.loads(header["held_out"]) == figures[kind]
-    curve = json.loads(header["curve"])
-    assert curve[-1][0] == 60
-    assert all(first[0] < second[0] for first, second in pairwise(curve))
-    assert curve[-1][1] < curve[0][1]
+    curves = json.loads(header["curve"])
+    assert {name: curve[-1][0] for name, curve in curves.items()} == {"agreement": 60, "alignment": 20}
+    for curve in curves.values():
+        assert all(first[0] < second[0] for first, second in pairwise(curve))
+    assert curves["agreement"][-1][1] < curves["agreement"][0][1]
     always = FrequentTokens.choose(load_examples(data, "train"), 40, 64, TARGET.eos)
     assert found.tokens.ids.tolist() == always.ids.tolist()
     assert found.trained_for.target == TARGET.name
@@ -186,15 +197,15 @@ def test_files_that_are_no_checkpoint_are_refused(trained, tmp_path):
 def test_alignment_is_one_less_total_variation():
     network, tokens = make_network("ar"), make_tokens()
     examples = make_examples([[5, 6, 7]])
-    found = measure_alignment(LearnedAssistant(network, tokens), TARGET, examples)
+    found = measure_alignment(LearnedAssistant(network, tokens), TARGET, examples, 0.7)
     expected = []
     for history in ([1, 2, 3], [1, 2, 3, 5], [1, 2, 3, 5, 6]):
-        p = np.array(mx.softmax(TARGET.forward(mx.array([history]), TARGET.make_cache())[0, -1]))
+        p = np.array(mx.softmax(TARGET.forward(mx.array([history]), TARGET.make_cache())[0, -1] / 0.7))
         q = np.zeros(64)
         ids = mx.array(tokens.to_subset(history).tolist())[None]
-        q[tokens.ids] = np.array(mx.softmax(network.predict(network.walk(ids))[0, -1]))
+        q[tokens.ids] = np.array(mx.softmax(network.predict(network.walk(ids))[0, -1] / 0.7))
         expected.append(1 - np.abs(p - q).sum() / 2)
-    assert found == pytest.approx(np.mean(expected), abs=2e-4)
+    assert found == {"histories": "greedy", "temperature": 0.7, "overlap": pytest.approx(np.mean(expected), abs=2e-4)}
 
 
 def test_agreement_counts_what_was_still_to_come():
@@ -241,6 +252,7 @@ def test_recipes_take_known_fields_of_their_type():
         ({"steps": "1.5"}, "whole number"),
         ({"steps": "0"}, "at least 1"),
         ({"rate": "0"}, "above 0"),
+        ({"alignment_steps": "-1"}, "must not be negative"),
         ({"dropout": "1"}, "below 1"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -288,7 +300,6 @@ def test_the_checkpoint_in_the_package_is_small_and_says_everything(kind):
     header = {name: json.loads(found.header[name]) for name in ("recipe", "data", "curve", "held_out", "environment")}
     assert found.header["command"].split()[:3] == ["roundscope", "train-drafter", kind]
     assert header["data"]["target"] == found.trained_for.target == "SmolLM2-135M-Instruct"
-    assert header["curve"][-1][0] == header["recipe"]["steps"] == RECIPES[kind].steps
     assert found.tokens.size == header["recipe"]["vocab"] == found.network.config.vocab
     assert set(header["held_out"]["agreement_embedded"]) == set(load_embedded().classes)
     assert header["held_out"]["agreement"]["survival"][0] > 0.2
