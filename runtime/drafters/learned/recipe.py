@@ -25,8 +25,8 @@ class LearnedRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     heads: int = 4
     ffn: int = 768
     block: int = 1
-    steps: int = 1500
-    alignment_steps: int = 200
+    steps: int = 1200
+    alignment_steps: int = 150
     batch: int = 8
     positions: int = 2048
     context: int = 96

@@ -36,9 +36,9 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch: int = 256
     generator_batch: int = 64
     codec_steps: int = 300
-    causal_steps: int = 900
-    generator_steps: int = 1200
-    alignment_steps: int = 200
+    causal_steps: int = 700
+    generator_steps: int = 900
+    alignment_steps: int = 150
     codec_rate: float = 2e-3
     causal_rate: float = 2e-3
     generator_rate: float = 1e-3
