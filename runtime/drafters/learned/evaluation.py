@@ -26,8 +26,16 @@ from runtime.workloads import encode, load_embedded
 
 LONGEST = 8
 N_TIMED = 30
+N_JUDGED = 60
+"""Greedy answers held out over which agreement is counted, at least, where there are as many."""
 N_ANSWERED = 64
 """Tokens of an answer to the embedded workload, as `roundscope run` takes them."""
+
+
+def choose_greedy(test: Sequence[Example]) -> list[Example]:
+    """Of the greedy answers in `test` fewer than twice N_JUDGED, evenly spread: every drafter is judged by the same."""
+    greedy = [example for example in test if not example.temperature]
+    return greedy[:: max(1, len(greedy) // N_JUDGED)]
 
 
 def measure_agreement(

@@ -19,6 +19,7 @@ from runtime.drafters.learned.data import read_data
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
 from runtime.drafters.learned.evaluation import (
     answer_embedded,
+    choose_greedy,
     measure_agreement,
     measure_alignment,
     measure_cost,
@@ -30,8 +31,6 @@ from runtime.ncm.training.loop import Stage
 from runtime.ncm.training.staged import StagedRun
 from runtime.targets import MlxTarget
 
-N_JUDGED = 60
-"""Greedy answers held out over which agreement is counted, evenly spread: each place takes eight forwards."""
 N_ALIGNED = 12
 """Held-out answers over which 1 - TV is measured: the target reads each anew."""
 
@@ -91,11 +90,10 @@ def _evaluate(network: Network, tokens: FrequentTokens, target: MlxTarget, test:
     print(f"measuring on {len(test)} answers held out", file=sys.stderr, flush=True)
     make = Blocks if network.config.kind == "blocks" else LearnedAssistant
     drafter = make(network, tokens)
-    greedy = [example for example in test if not example.temperature]
+    greedy = choose_greedy(test)
     drawn = [example for example in test if example.temperature]
     if not greedy:
         return {}
-    greedy = greedy[:: max(1, len(greedy) // N_JUDGED)]
     classes = sorted({example.class_ for example in greedy})
     by_class = {name: [example for example in greedy if example.class_ == name] for name in classes}
     return {

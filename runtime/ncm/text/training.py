@@ -17,7 +17,7 @@ import numpy as np
 
 from runtime.distillation import Example, FrequentTokens
 from runtime.drafters.learned.data import read_data
-from runtime.drafters.learned.evaluation import answer_embedded
+from runtime.drafters.learned.evaluation import answer_embedded, choose_greedy
 from runtime.drafters.ncm import NcmSampler
 from runtime.ncm.text import evaluation
 from runtime.ncm.text.blocks import Batch, Blocks, BlockSource, join_prompts
@@ -100,7 +100,7 @@ def train_text(
 
 def evaluate(model: TextModel, target: MlxTarget, test: Sequence[Example], held_out: Blocks) -> dict[str, Any]:
     """The held-out figures, each part apart; agreement and overlap are left out where no such answers are held out."""
-    greedy = [example for example in test if not example.temperature]
+    greedy = choose_greedy(test)
     drawn = [example for example in test if example.temperature]
     whole = _take_whole(held_out)
     figures: dict[str, Any] = {
@@ -114,8 +114,9 @@ def evaluate(model: TextModel, target: MlxTarget, test: Sequence[Example], held_
         figures["agreement"] = _measure_agreement(model, greedy)
         for name in sorted({each.class_ for each in greedy}):
             chosen = Blocks([each for each in greedy if each.class_ == name], model.tokens, model.config)
-            by_class = figures.setdefault("agreement_by_class", {})
-            by_class[name] = evaluation.measure_agreement(model, chosen.take(slice(None)))
+            batch = chosen.take(slice(None))
+            found = evaluation.measure_agreement(evaluation.find_right(model, batch), batch)
+            figures.setdefault("agreement_by_class", {})[name] = found
     figures["agreement_embedded"] = {
         name: _measure_agreement(model, [_make_example(*answer) for answer in answers])
         for name, answers in answer_embedded(target).items()
@@ -128,10 +129,11 @@ def evaluate(model: TextModel, target: MlxTarget, test: Sequence[Example], held_
 def _measure_agreement(model: TextModel, greedy: Sequence[Example]) -> dict[str, Any]:
     blocks = Blocks(greedy, model.tokens, model.config)
     batch = blocks.take(slice(None))
+    right = evaluation.find_right(model, batch)
     return {
-        "context": evaluation.measure_agreement(model, batch),
-        "codec": evaluation.measure_agreement(model, batch, "codec"),
-        "rounds": [evaluation.count_rounds(model, blocks, m) for m in (2, 4, model.config.output_length)],
+        "context": evaluation.measure_agreement(right, batch),
+        "codec": evaluation.measure_agreement(evaluation.find_right(model, batch, "codec"), batch),
+        "rounds": [evaluation.count_rounds(right, blocks, m) for m in (2, 4, model.config.output_length)],
     }
 
 
