@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from runtime.distillation import Example, FrequentTokens, load_examples, load_manifest
+from runtime.distillation.manifest import write_manifest
 from runtime.drafters import make
 from runtime.drafters.learned.checkpoints import find_checkpoint, read_checkpoint
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
@@ -18,6 +19,7 @@ from runtime.drafters.learned.network import list_weights, take_over_embeddings
 from runtime.drafters.learned.recipe import RECIPES, LearnedRecipe, change_recipe
 from runtime.drafters.learned.stage import LearnedStage, cut_row
 from runtime.drafters.learned.trainers import TRAINERS, find_trainer, train
+from runtime.ncm.text.checkpoints import read_text_model
 from runtime.ncm.training import loop
 from runtime.workloads import load_embedded
 from telemetry.errors import RoundscopeError, Unsupported, UsageError
@@ -173,6 +175,20 @@ def test_another_target_is_refused(kind, trained):
     renamed = make_target()
     renamed.name = "renamed"
     assert make(f"{kind}:checkpoint={path}", renamed).name == kind
+
+
+@pytest.mark.parametrize("kind", ["ar", "ncm"])
+def test_data_without_labels_teach_their_tokens_alone(kind, tmp_path):
+    manifest = distil(tmp_path / "data", TARGET, top=0)
+    # As a folder says it that was written before there were labels.
+    del manifest.settings["top"]
+    write_manifest(tmp_path / "data", manifest)
+    out = tmp_path / f"{kind}.safetensors"
+    few = {"ar": SMALL | {"steps": "3"}, "ncm": {"codec_steps": "2", "causal_steps": "2", "generator_steps": "2"}}
+    shape = {"n_tokens": "40", "width": "24", "ffn_width": "32", "codebook_size": "20", "lengths": "1-3"}
+    train(kind, TARGET, tmp_path / "data", out, "c", few[kind] | (shape if kind == "ncm" else {}))
+    found = read_checkpoint(out, kind).header if kind == "ar" else read_text_model(out).header
+    assert list(json.loads(found["curve"])) == (["agreement"] if kind == "ar" else ["codec", "causal", "generator"])
 
 
 def test_data_of_another_target_are_refused(data, tmp_path):
