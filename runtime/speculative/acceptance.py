@@ -20,6 +20,9 @@ PRIOR = 0.7
 PRIOR_WEIGHT = 1.0
 """Judged positions that the prior counts as for the first one, and the first one for all later ones together."""
 
+HANDED_ON = 0.9
+"""Part of what a generation learnt, beyond PRIOR, that the next one of the same drafter begins with."""
+
 LIKENESS = 6.0
 """Judged positions that all later ones together count as for each of them."""
 
@@ -34,9 +37,13 @@ _NEVER, _ALWAYS = 0.02, 0.98
 
 
 class Acceptance:
-    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted."""
+    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted.
 
-    def __init__(self, longest: int) -> None:
+    prior: chance taken for a position of which nothing is known.
+    """
+
+    def __init__(self, longest: int, prior: float = PRIOR) -> None:
+        self._prior = prior
         self._reached = [0.0] * longest
         self._accepted = [0.0] * longest
         self.n_rounds = 0
@@ -69,8 +76,12 @@ class Acceptance:
             survival *= chance
             yield survival
 
+    def hand_on(self) -> float:
+        """The prior for a generation that begins after this one: what was learnt, a little nearer to PRIOR."""
+        return PRIOR + (next(self._chances()) - PRIOR) * HANDED_ON
+
     def _chances(self) -> Iterator[float]:
-        first = (self._accepted[0] + PRIOR_WEIGHT * PRIOR) / (self._reached[0] + PRIOR_WEIGHT)
+        first = (self._accepted[0] + PRIOR_WEIGHT * self._prior) / (self._reached[0] + PRIOR_WEIGHT)
         later = (sum(self._accepted[1:]) + PRIOR_WEIGHT * first) / (sum(self._reached[1:]) + PRIOR_WEIGHT)
         yield first
         for reached, accepted in zip(self._reached[1:], self._accepted[1:], strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.generate import decode, speculate
-from runtime.speculative.controller import Controller
+from runtime.speculative.controller import Choice, Controller
 from runtime.speculative.costs import Curve
 from runtime.testing import ScriptedDrafter, ScriptedFailure, ScriptedSampler, ScriptedTarget
 from telemetry.errors import UsageError
@@ -33,12 +33,14 @@ class Whimsical(Controller):
         self._pipelines = pipelines
         self._n = 0
 
-    def decide(self, context: int, limit: int, *, is_free: bool = False) -> Any:
-        self._n += 1
-        decided = super().decide(context, limit, is_free=is_free)
-        return decided._replace(m=min(self._choices[self._n % len(self._choices)], max(limit, 0)), reason="best")
+    def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Choice:
+        self._n += not without
+        decided = super().decide(context, limit, free=free, without=without)
+        left = [part for part in range(len(self.parts)) if part not in without]
+        m = min(self._choices[self._n % len(self._choices)], max(limit, 0)) if left else 0
+        return decided._replace(m=m, reason="best", part=left[self._n % len(left)] if m else None)
 
-    def is_worth_pipelining(self, context: int) -> bool:
+    def is_worth_pipelining(self, part: int, context: int) -> bool:
         return self._pipelines
 
 
