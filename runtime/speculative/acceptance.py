@@ -20,8 +20,13 @@ PRIOR = 0.7
 PRIOR_WEIGHT = 1.0
 """Judged positions that the prior counts as for the first one, and the first one for all later ones together."""
 
-HANDED_ON = 0.9
-"""Part of what a generation learnt, beyond PRIOR, that the next one of the same drafter begins with."""
+HANDED_ON = 0.4
+"""How far the prior moves towards what a generation learnt, for the next one of the same drafter: prompts differ, so it
+takes several that agree.
+"""
+
+FORGOTTEN = 0.1
+"""How far it then moves back to PRIOR, so that a drafter that was given up is tried again."""
 
 LIKENESS = 6.0
 """Judged positions that all later ones together count as for each of them."""
@@ -29,8 +34,8 @@ LIKENESS = 6.0
 KEPT = 0.98
 """Part of what was learnt that a further round leaves."""
 
-ALARM = 4.6
-"""Log-likelihood ratio (100 : 1) at which a change is taken for real."""
+ALARM = 6.9
+"""Log-likelihood ratio (1000 : 1) at which a change is taken for real."""
 
 _NEVER, _ALWAYS = 0.02, 0.98
 """Chances are kept from the ends in the sums, where a single outcome would prove anything."""
@@ -77,8 +82,9 @@ class Acceptance:
             yield survival
 
     def hand_on(self) -> float:
-        """The prior for a generation that begins after this one: what was learnt, a little nearer to PRIOR."""
-        return PRIOR + (next(self._chances()) - PRIOR) * HANDED_ON
+        """The prior for the generation after this one."""
+        prior = self._prior + (next(self._chances()) - self._prior) * HANDED_ON
+        return prior + (PRIOR - prior) * FORGOTTEN
 
     def _chances(self) -> Iterator[float]:
         first = (self._accepted[0] + PRIOR_WEIGHT * self._prior) / (self._reached[0] + PRIOR_WEIGHT)

@@ -114,14 +114,16 @@ class Adaptive:
             return len(proposal) > 0
 
         choice = self._find_offer(choice, context, limit, free, ask)
+        for part in free:
+            if part != choice.part:
+                self._watches[part].expects(self._session.history, limit)
         is_vain = choice.part is not None and not len(proposal) and self._can_pipeline()
         if is_vain and self._controller.is_worth_pipelining(choice.part, context):
             self._step(open_round, launches=True)
         else:
             rounds.complete(open_round, proposal)
             self._note_draft(open_round, choice.part)
-            for watch in self._watches:
-                watch.stop()
+            self._see(open_round, choice.part)
         return choice
 
     def _find_offer(
@@ -139,6 +141,13 @@ class Adaptive:
                 break
             choice = other
         return choice
+
+    def _see(self, open_round: OpenRound, own: int | None) -> None:
+        for part, watch in enumerate(self._watches):
+            if part == own:
+                watch.stop()
+            else:
+                watch.see(open_round.tokens)
 
     def _name(self, part: int) -> str | None:
         return self._proposers[part][0].name if len(self._proposers) > 1 else None
@@ -160,8 +169,7 @@ class Adaptive:
             self._steps.resume()
         self._steps.step(open_round, launches=launches)
         self._rounds.follow(open_round)
-        for watch in self._watches:
-            watch.see(open_round.tokens)
+        self._see(open_round, None)
 
     def _learn(self, closed: _Closed) -> None:
         done, self._closed = closed.round, None

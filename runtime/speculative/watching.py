@@ -1,4 +1,4 @@
-"""What drafters on the host would have offered while ordinary steps were made, held against what these committed."""
+"""What drafters on the host would have offered while others proposed or steps were made, held against what was committed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runtime.speculative.costs import Level
 from runtime.speculative.standing import Standing
 
 CHEAP = 0.01
-"""Part of a step that asking may take for a drafter to be asked while steps are made."""
+"""Part of a step that asking may take for a drafter to be asked in rounds that are not its own."""
 
 
 class Watch:
@@ -31,7 +31,7 @@ class Watch:
 
     def expects(self, history: Sequence[int], limit: int) -> bool:
         """Whether the drafter has something for what follows `history`, as far as it was right until here."""
-        if not self._offered and limit > 0:
+        if not self._offered and not self._was_asked and limit > 0:
             self._offered, self._right = self._drafter.propose(history, limit).tokens, 0
             self.note_offer(len(self._offered))
         return len(self._offered) > 0
@@ -48,7 +48,7 @@ class Watch:
         self._was_asked = False
 
     def see(self, tokens: Sequence[int]) -> None:
-        """These were committed by steps."""
+        """These were committed, without a proposal of this drafter's."""
         for token in tokens:
             if not self._offered:
                 return
