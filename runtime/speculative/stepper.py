@@ -106,7 +106,11 @@ class Speculative:
         check_length(self.drafter, proposal, open_round.requested)
         open_round.proposed = len(proposal)
         open_round.proposer = getattr(self.drafter, "proposer", None)
-        return proposal if open_round.proposed else NOTHING
+        if not open_round.proposed:
+            return NOTHING
+        if open_round.proposer is not None and self.coupling == "residual":
+            open_round.q_source = "point" if proposal.q is None else "drafter"
+        return proposal
 
     def complete(self, open_round: OpenRound, proposal: Proposal) -> None:
         """The round from there on."""
