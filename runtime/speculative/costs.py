@@ -44,6 +44,7 @@ class Curve:
         ]
         if not points or any(width < 1 for _, width in points) or any(row[0][0] != 1 for row in self._rows):
             raise ValueError("a curve needs the cost of width 1 at every context")
+        self._lines: dict[int, list[tuple[int, float]]] = {}
 
     @classmethod
     def of(cls, records: Iterable[VerifyCostRecord]) -> Curve:
@@ -52,13 +53,11 @@ class Curve:
 
     def at(self, width: int, context: int) -> float:
         """Nanoseconds of a forward over `width` positions with `context` positions before it."""
-        return _interpolate(
-            [(c, _interpolate(row, width)) for c, row in zip(self._contexts, self._rows, strict=True)], context
-        )
-
-    def relative(self, width: int, context: int) -> float:
-        """The same in steps: forwards over one position."""
-        return self.at(width, context) / self.at(1, context)
+        line = self._lines.get(width)
+        if line is None:
+            line = [(c, _interpolate(row, width)) for c, row in zip(self._contexts, self._rows, strict=True)]
+            self._lines[width] = line
+        return _interpolate(line, context)
 
 
 def _interpolate(line: Sequence[tuple[int, float]], at: int) -> float:
@@ -101,6 +100,7 @@ class StepCosts:
         self._curve = curve
         self._step = Level(None if curve is None else 1.0)
         self._single = Level()
+        self._context, self._unit_there = -1, 1.0  # a decision asks for that of one context many times
 
     @property
     def is_known(self) -> bool:
@@ -126,11 +126,15 @@ class StepCosts:
 
     def guess_excess(self, proposed: int, context: int) -> float:
         """What a round with that many proposed tokens costs beyond a step before anything was seen of it."""
-        slope = CAUTIOUS * proposed if self._curve is None else self._curve.relative(proposed + 1, context) - 1
+        slope = CAUTIOUS * proposed
+        if self._curve is not None:
+            slope = self._curve.at(proposed + 1, context) / self._unit(context) - 1
         return max(slope, LEAST * proposed) * self.step(context)
 
     def _unit(self, context: int) -> float:
-        return 1.0 if self._curve is None else self._curve.at(1, context)
+        if self._curve is not None and context != self._context:
+            self._context, self._unit_there = context, self._curve.at(1, context)
+        return self._unit_there
 
 
 class RoundCosts:

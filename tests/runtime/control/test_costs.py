@@ -23,7 +23,6 @@ def test_beyond_its_ends_a_curve_goes_on_rising() -> None:
     curve = Curve(POINTS)
     assert curve.at(13, 0) == pytest.approx(260)
     assert curve.at(9, 200) == pytest.approx(600)
-    assert curve.relative(9, 0) == pytest.approx(2)
 
 
 @pytest.mark.parametrize("points", [{}, {(0, 2): 1.0}, {(0, 1): 1.0, (8, 3): 2.0}])
