@@ -1,10 +1,10 @@
 """Draft lengths that a controller chooses, against ordinary decoding and against the best length that is held fixed.
 
 Every class of the embedded workload with prompt lookup, some with prompt lookup and a trained model as one drafter, and
-some prompts with drafters that mislead: one is always wrong, one is right for 30 rounds and wrong from there on. Arms take
-turns on each prompt, in an order that changes; the sum of T_round counts. One controller has all of it, as in a run. It
-says beforehand how long it takes, 15 to 20 minutes at 56 ms a step; ROUNDSCOPE_BENCH_SMALL=1: few prompts of three classes,
-in a few minutes.
+some prompts with drafters that mislead: one is always wrong, one is right for 30 rounds and wrong from there on. Arms
+take turns on each prompt, in an order that changes; the sum of T_round counts. One controller has all of it, as in a
+run. It says beforehand how long it takes, 15 to 20 minutes at 56 ms a step; ROUNDSCOPE_BENCH_SMALL=1: few prompts of
+three classes, in a few minutes.
 """
 
 from __future__ import annotations

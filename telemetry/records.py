@@ -193,7 +193,7 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     q_source: Annotated[
         ProposalSource | None,
         about(
-            "what proposals were judged by: point, a point mass; drafter, its own q (of a composed drafter, rounds have "
+            "what proposals were judged by: point, a point mass; drafter, its own q (in a composed one rounds have "
             "theirs); NULL: by no q"
         ),
     ] = None

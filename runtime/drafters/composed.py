@@ -27,7 +27,7 @@ class Composed:
         for part in parts:
             if hasattr(part, "learn"):
                 raise UsageError(f"the drafter {part.name} knows the output beforehand: it cannot be part of another")
-        self.parts: tuple[Drafter, ...] = tuple(
+        self.parts: Sequence[Drafter] = tuple(
             chain.from_iterable(part.parts if isinstance(part, Composed) else (part,) for part in parts)
         )
         self.name = "+".join(part.name for part in self.parts)

@@ -1,12 +1,12 @@
-"""Rounds whose proposer and draft length a controller chooses; at m = 0 they are the pipelined steps of ordinary decoding.
+"""Rounds whose proposer and draft length a controller chooses; at m = 0 they are ordinary decoding's pipelined steps.
 
 A step in flight is never thrown away: before a round with a proposal it lands, which is a round of its own that commits
 its token and launches nothing. So the cache's contract is that of either way between any two rounds: it holds the
 history less its last token, and one position more while a step is in flight.
 
 A drafter on the host (`on_host`) is asked while steps are made, and its answer is held against what they commit: that
-tells of acceptance what a probe would, at no cost. Any other is not asked at m = 0. Of a composition each part is asked
-for itself, and all of them follow the output.
+tells of acceptance what a probe would, at no cost. Any other is not asked at m = 0. Of a composition each part is
+asked for itself, and all of them follow the output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from runtime.ordinary import Ordinary
-from runtime.protocols import Drafter
+from runtime.protocols import CompositeDrafter, Drafter
 from runtime.rounds import OpenRound
 from runtime.session import Session
 from runtime.speculative.controller import Choice, Controller
@@ -117,8 +117,12 @@ class Adaptive:
         for part in free:
             if part != choice.part:
                 self._watches[part].expects(self._session.history, limit)
-        is_vain = choice.part is not None and not len(proposal) and self._can_pipeline()
-        if is_vain and self._controller.is_worth_pipelining(choice.part, context):
+        if (
+            choice.part is not None
+            and not len(proposal)
+            and self._can_pipeline()
+            and self._controller.is_worth_pipelining(choice.part, context)
+        ):
             self._step(open_round, launches=True)
         else:
             rounds.complete(open_round, proposal)
@@ -129,15 +133,15 @@ class Adaptive:
     def _find_offer(
         self, choice: Choice, context: int, limit: int, free: Sequence[int], has: Callable[[Choice], bool]
     ) -> Choice:
-        """`choice`, or the next best where a proposer that is free to ask has nothing; the last one asked if all have not.
+        """`choice`, or the next best where a proposer that is free to ask has nothing; the last one asked if none has.
 
         Any other is asked only if it is chosen, and then the round is a step if it has nothing.
         """
         without: list[int] = []
-        while choice.m and not has(choice) and choice.part in free:
+        while choice.part is not None and not has(choice) and choice.part in free:
             without.append(choice.part)
             other = self._controller.decide(context, limit, free=free, without=without)
-            if other.m == 0:
+            if other.part is None:
                 break
             choice = other
         return choice
@@ -200,8 +204,8 @@ class Adaptive:
 
 
 class _Closed(NamedTuple):
-    """A round that is over, for the controller to learn from: with its context, which part was to propose, and whether a
-    step was in flight.
+    """A round that is over, for the controller to learn from: with its context, the part that was to propose, and
+    whether a step was in flight.
     """
 
     round: OpenRound
@@ -213,6 +217,6 @@ class _Closed(NamedTuple):
 
 def _list_proposers(drafter: Drafter) -> list[tuple[Drafter, Propose]]:
     """The parts of a composition, or `drafter` alone, each with the way to ask it."""
-    if not hasattr(drafter, "propose_by"):
-        return [(drafter, drafter.propose)]
-    return [(part, partial(drafter.propose_by, index)) for index, part in enumerate(drafter.parts)]
+    if isinstance(drafter, CompositeDrafter):
+        return [(part, partial(drafter.propose_by, index)) for index, part in enumerate(drafter.parts)]
+    return [(drafter, drafter.propose)]

@@ -1,16 +1,16 @@
-"""What the next round gets: whose proposal, and of what length, so that a committed token is expected to cost least; or
-none, an ordinary step.
+"""What the next round gets: whose proposal, and of what length, so that a committed token is expected to cost least;
+or none, an ordinary step.
 
-For every proposer and every m the expected tokens of a round, 1 + Pr(A >= 1) + ... + Pr(A >= m), stand against what such
-a round is expected to take; m = 0 is an ordinary step, in its pipelined form. While a proposer does not pay, its
+For every proposer and every m the expected tokens of a round, 1 + Pr(A >= 1) + ... + Pr(A >= m), stand against what
+such a round is expected to take; m = 0 is an ordinary step, in its pipelined form. While a proposer does not pay, its
 acceptance is only learnt from probes, which get rarer the more of them fail, and which are left out while what
 speculation has lost is above a small share of the time (as in conservative bandits: Wu, Shariff, Lattimore and
 Szepesvari, arXiv:1602.04282). Choosing draft lengths by such estimates has been done with bandits and with learnt
 predictors (BanditSpec, arXiv:2505.15141; SpecDec++, arXiv:2405.19715).
 
 Everything it looks at is over: judged tokens, what was committed, times, and whether a drafter that only looks at what
-was committed has anything to say. Nothing of what a round proposed and never judged is among it, so at a temperature the
-choice leaves the distribution of the output as it is.
+was committed has anything to say. Nothing of what a round proposed and never judged is among it, so at a temperature
+the choice leaves the distribution of the output as it is.
 """
 
 from __future__ import annotations

@@ -94,7 +94,10 @@ class Level:
 
 
 class StepCosts:
-    """Steps of one target on one machine. Lives as long as these do, over generations too. curve: as measured, or None."""
+    """Steps of one target on one machine. Lives as long as these do, over generations too.
+
+    curve: as measured, or None.
+    """
 
     def __init__(self, curve: Curve | None = None) -> None:
         self._curve = curve

@@ -1,5 +1,5 @@
-"""How a proposer stands: how far its proposals get, how often it has one, what rounds with them take, and when it is due
-for a look.
+"""How a proposer stands: how far its proposals get, how often it has one, what rounds with them take, and when it is
+due for a look.
 
 A controller keeps one for every part of a composition, so that a part that pays is asked and one that loses is not.
 """

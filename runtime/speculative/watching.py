@@ -1,4 +1,4 @@
-"""What drafters on the host would have offered while others proposed or steps were made, held against what was committed."""
+"""What drafters on the host would have offered in rounds that are not theirs, held against what was committed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from runtime.speculative.costs import Level
 from runtime.speculative.standing import Standing
 
 CHEAP = 0.01
-"""Part of a step that asking may take for a drafter to be asked in rounds that are not its own."""
+"""Part of a step that asking may take, for a drafter to be asked in rounds that are not its own."""
 
 
 class Watch:
-    """Asks one drafter that proposes on the host, one proposal after the other, and notes in `standing` how each did."""
+    """Asks one drafter that works on the host, one proposal after the other, and notes in `standing` how each did."""
 
     def __init__(self, drafter: Drafter, standing: Standing) -> None:
         self._drafter = drafter

@@ -232,7 +232,7 @@ def test_where_a_part_on_the_host_has_nothing_the_next_best_is_asked() -> None:
     for one in drain_checked(generation, PROMPT, draft_length=8):
         said.append((one.proposer, "model" if place % 2 else "scripted"))
         place += one.committed
-    assert [said for said, _ in said[:-1]] == [wanted for _, wanted in said[:-1]]
+    assert all(proposer == wanted for proposer, wanted in said[:-1])
     assert set(said[:-1]) == {("model", "model"), ("scripted", "scripted")}
 
 

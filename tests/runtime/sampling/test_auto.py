@@ -1,8 +1,8 @@
 """With proposer and draft length chosen round by round the output is distributed as p all the same: chi-square, fixed
 seeds, on a simulated clock, so that times and with them the choices repeat.
 
-Whatever a controller looks at has to be over. The mutant has the drafter draft, looks at the token, and lets a step be made
-instead where it does not like it: a token that was proposed and never judged.
+Whatever a controller looks at has to be over. The mutant has the drafter draft, looks at the token, and lets a step be
+made instead where it does not like it: a token that was drafted and never judged.
 """
 
 from __future__ import annotations
