@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from runtime.speculative.acceptance import PRIOR
 from runtime.speculative.controller import CHECK_EVERY, SHARE, Controller
 from runtime.speculative.costs import Curve
 from runtime.speculative.standing import FIRST_PROBE, LAST_PROBE
@@ -130,6 +133,60 @@ def test_steps_are_pipelined_where_offers_are_rare_and_gain_little() -> None:
         frequent.parts[0].observe_offer(8)
     assert rare.is_worth_pipelining(0, 0)
     assert not frequent.is_worth_pipelining(0, 0)
+
+
+def play(controller: Controller, rates: dict[int, bool], n: int) -> Counter[tuple[int | None, str]]:
+    """Rounds of a composition whose parts are always right or always wrong, the first one free to ask."""
+    chosen = Counter[tuple[int | None, str]]()
+    for _ in range(n):
+        m, reason, _, _, part = controller.decide(0, 16, free=[0])
+        chosen[part, reason] += 1
+        if part is None:
+            step(controller)
+        else:
+            accepted = m if rates[part] else 0
+            ns = round(STEP * (1 + 0.05 * m + 0.2 * part))
+            controller.observe_round(ns, 0, m, m, accepted, accepted + 1, part=part)
+    return chosen
+
+
+def test_the_part_that_pays_is_asked_and_the_other_probed_within_its_budget() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    chosen = play(controller, {0: True, 1: False}, 5000)
+    assert chosen[0, "best"] > 4900
+    assert 5000 / LAST_PROBE * 0.5 < chosen[1, "probe"] < 5000 / LAST_PROBE * 2
+    assert controller._probing <= 2 * SHARE * controller._elapsed
+
+
+def test_a_model_that_pays_is_asked_although_the_lookup_is_wrong() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    chosen = play(controller, {0: False, 1: True}, 500)
+    assert chosen[1, "best"] > 480
+    assert chosen[0, "probe"] == 0  # watched instead
+
+
+def test_of_two_that_pay_the_one_without_an_offer_is_passed_over() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    for part in (0, 1):
+        for _ in range(20):
+            controller.observe_round(round((1.4 + 0.2 * part) * STEP), 0, 8, 8, 8, 9, part=part)
+    assert controller.decide(0, 16, free=[0]).part == 0
+    assert controller.decide(0, 16, free=[0], without=[0]).part == 1
+    assert controller.decide(0, 16, free=[0], without=[0, 1])[:2] == (0, "best")
+
+
+def test_what_was_learnt_belongs_to_the_part_of_that_name_and_place() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    fail(controller, 20)
+    controller.begin(["other", "model"])
+    assert not controller.parts[0].costs.is_known
+    controller.begin(["host"])
+    assert controller.parts[0].costs.is_known
+    assert next(controller.parts[0].acceptance.survivals()) < PRIOR
 
 
 def test_longest_must_be_a_length() -> None:
