@@ -208,32 +208,53 @@ def test_only_the_part_that_is_chosen_is_asked() -> None:
     assert [part.calls for part in parts] == [asked.count(name) for name in "abc"]
 
 
-def test_where_a_part_on_the_host_has_nothing_the_next_best_is_asked() -> None:
-    class Fond(Whimsical):
-        """Prefers the first part, then the second."""
+class Fond(Whimsical):
+    """Prefers one part to the other of two."""
 
-        def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Any:
-            decided = super().decide(context, limit, free=free, without=without)
-            return decided._replace(part=min({0, 1} - set(without))) if decided.m else decided
+    def __init__(self, part: int) -> None:
+        super().__init__([2])
+        self._part = part
 
+    def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Choice:
+        decided = super().decide(context, limit, free=free, without=without)
+        part = self._part if self._part not in without else 1 - self._part
+        return decided._replace(part=part) if decided.m else decided
+
+
+def prefer(part: int) -> tuple[list[tuple[str | None, int]], Fond]:
+    """With a part on the host that has nothing in every second history, and a model: who proposed after how many
+    positions, in all rounds but the last, which may be a step.
+    """
+    clock, controller = FakeClock(), Fond(part)
     host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=100, shape="empty"), on_host=True)
-    model = Following("model", 100)
-    clock = FakeClock()
     generation = speculate(
         ScriptedTarget(SCRIPT, vocab_size=VOCAB, clock=clock, cost_ns=STEP),
-        Composed(host, model),
+        Composed(host, Following("model", 100)),
         list(PROMPT),
         draft_length="auto",
-        controller=Fond([2]),
+        controller=controller,
         max_tokens=40,
         recorder=Recorder(clock=clock),
     )
     place, said = len(PROMPT), []
     for one in drain_checked(generation, PROMPT, draft_length=8):
-        said.append((one.proposer, "model" if place % 2 else "scripted"))
+        said.append((one.proposer, place))
         place += one.committed
-    assert all(proposer == wanted for proposer, wanted in said[:-1])
-    assert set(said[:-1]) == {("model", "model"), ("scripted", "scripted")}
+    return said[:-1], controller
+
+
+def test_where_a_part_on_the_host_has_nothing_the_next_best_is_asked() -> None:
+    said, _ = prefer(0)
+    assert said == [("model" if place % 2 else "scripted", place) for _, place in said]
+    assert {proposer for proposer, _ in said} == {"model", "scripted"}
+
+
+def test_a_part_on_the_host_is_watched_in_the_others_rounds() -> None:
+    said, controller = prefer(1)
+    assert {proposer for proposer, _ in said} == {"model"}
+    host = controller.parts[0]
+    assert next(host.acceptance.survivals()) > 0.8
+    assert 0 < host.empty < 1
 
 
 def test_what_is_recorded_is_what_the_caller_got() -> None:
