@@ -95,8 +95,8 @@ def test_query_is_the_recomputed(simulated: tuple[duckdb.DuckDBPyConnection, Rec
 
 @pytest.mark.parametrize("name", ["break_even", "completeness", "overlap", "survival", "verdict"])
 def test_rules_of_acceptance_beside_each_other(con: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Couplings are neighbours in `overlap`, as are what the parts of a composed drafter draw from; a relaxed arm has none,
-    and `verdict` says of it that it is not exact.
+    """Couplings are neighbours in `overlap`, as are what the parts of a composed drafter draw from; a relaxed arm has
+    none, and `verdict` says of it that it is not exact.
     """
     arms = (
         Arm(),
