@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from telemetry import archive, journal
 from telemetry.archive import Refused
+from telemetry.importing import find_leftover
 from telemetry.store import DATABASE
 
 
@@ -28,7 +29,8 @@ class StoreSizes(Struct, kw_only=True):
 def measure_store(store: Path) -> StoreSizes | None:
     """The sizes of a store; None if there is none. Nothing is opened but the archive's files, so it works during a run.
 
-    `problems` names what cannot be read, and files of the archive that are not as they were written.
+    `problems` names what cannot be read, what an import left, and files of the archive that are not as they were
+    written.
     """
     if not store.is_dir():
         return None
@@ -44,6 +46,8 @@ def measure_store(store: Path) -> StoreSizes | None:
         archived_rows={},
         problems=problems,
     )
+    if leftover := find_leftover(store):
+        sizes.problems.append(f"{leftover} is what an import left that was broken off; the next import deletes it")
     for batch in archive.list_batches(store / archive.FOLDER):
         try:
             manifest = archive.read_manifest(store / archive.FOLDER, batch)
