@@ -53,6 +53,14 @@ def test_there_and_back_again(capsys: pytest.CaptureFixture[str], store: Path, t
     assert sorted(read_spans(again), key=str) == sorted(read_spans(file), key=str)
 
 
+def test_an_export_of_nothing_is_an_import_of_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    (tmp_path / "store").mkdir()
+    _export(capsys, tmp_path / "store", file)
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 0 taken, 0 were there already\n", "")
+    assert not other.exists()
+
+
 def test_what_is_foreign_or_malformed_is_refused_with_its_reason(
     capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path
 ) -> None:
