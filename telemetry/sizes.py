@@ -26,11 +26,11 @@ class StoreSizes(Struct, kw_only=True):
     problems: list[str]
 
 
-def measure_store(store: Path) -> StoreSizes | None:
-    """The sizes of a store; None if there is none. Nothing is opened but the archive's files, so it works during a run.
+def measure_store(store: Path, *, thoroughly: bool = False) -> StoreSizes | None:
+    """The sizes of a store; None if there is none. Nothing but its archive is opened, so it works during a run.
 
     `problems` names what cannot be read, what an import left, and files of the archive that are not as they were
-    written.
+    written. thoroughly: all of these are read, else only those that were changed after they were archived.
     """
     if not store.is_dir():
         return None
@@ -51,7 +51,7 @@ def measure_store(store: Path) -> StoreSizes | None:
     for batch in archive.list_batches(store / archive.FOLDER):
         try:
             manifest = archive.read_manifest(store / archive.FOLDER, batch)
-            archive.check_files(store / archive.FOLDER, manifest)
+            archive.check_files(store / archive.FOLDER, manifest, thoroughly=thoroughly)
         except Refused as error:
             sizes.problems.append(str(error))
             continue
