@@ -99,7 +99,7 @@ def test_whatever_the_receiver_does_the_run_is_whole_and_the_loss_is_shown(
     assert (code, said[column], said[3]) == (0, str(n), reason)
     if settings == {"rejects": 10**6}:  # a partial success is not to be sent again
         assert said[4] == f"; {n} were refused for good by this receiver"
-        note = f"{n} spans of {N_GENERATIONS} generations were refused for good by {endpoint}/v1/traces\n"
+        note = f"spans of {N_GENERATIONS} generations were refused for good by {endpoint}/v1/traces: {n}\n"
         assert note in call(capsys, "report", "--store", store)[2]
     else:
         assert f"roundscope export --otlp {endpoint} --run " in said[4]
