@@ -233,6 +233,17 @@ def test_a_strip_shows_what_became_of_every_token(con: duckdb.DuckDBPyConnection
     assert Page(render_page(con, "run-1")).rows(caption)[0]["proposed → committed"] == "5 6 7 -> 5 6 7 8"
 
 
+def test_a_strip_says_who_proposed_and_what_a_controller_chose(con: duckdb.DuckDBPyConnection) -> None:
+    rounds = [spec(10, 3, 3) | {"proposer": "ncm", "reason": "best", "expected_ns": 3_000_000}, spec(10, 0, 0)]
+    with Given(con) as given:
+        given.add(("lookup", 3), "p0", rounds)
+    rows = Page(render_page(con, "run-1")).rows("Proposed tokens and the target's own, 2 rounds")
+    assert [(row["proposed by"], row["chosen"]) for row in rows] == [
+        ("ncm", "best: m=3, expected 3.00 ms a token"),
+        ("-", "-"),
+    ]
+
+
 def test_a_long_generation_is_drawn_from_its_beginning(con: duckdb.DuckDBPyConnection) -> None:
     with Given(con) as given:
         given.add(("lookup", 3), "p0", [spec(10, 3, 1)] * 61)
