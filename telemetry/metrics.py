@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 
 from telemetry import roundscope_version
-from telemetry.fields import LEVEL_STAGES, STAGES
+from telemetry.fields import LEVEL_STAGES, STAGES, Reason
 from telemetry.following import FaultKind, Line
 from telemetry.logs import get_logger
 from telemetry.metric_names import (
@@ -208,6 +208,9 @@ class Metrics:
         add("cached_prompt_tokens", labels, record.cached_tokens)
         for name in _ROUND_COUNTERS:
             add(name, labels, 0)
+        if record.controlled:
+            for reason in get_args(Reason):
+                add("controlled_seconds", (*labels, reason), 0)
 
     def _count_round(self, record: RoundRecord, _: str) -> None:
         opened = self._find(record.generation_id)

@@ -230,11 +230,11 @@ def test_a_controllers_rounds_are_counted_by_reason_and_length() -> None:
         next(stores.rounds("g1", 1, t_round_ns=10**index, index=index, reason=reason, requested=m, **steps))
         for index, (reason, m) in enumerate(chosen)
     ]
-    metrics = counted([stores.generation("g1"), *rounds, *stores.rounds("g1", 1, index=9)])
+    metrics = counted([stores.generation("g1", controlled=True), *rounds, *stores.rounds("g1", 1, index=9)])
     found = select(metrics, "controlled_rounds_total")
     counts = {("prior", "4"): 1, ("best", "4"): 2, ("probe", "1"): 1, ("best", "0"): 1, ("best", "64+"): 2}
     assert found == {labelled("controlled_rounds_total", reason=reason, m=m): n for (reason, m), n in counts.items()}
-    spent = {"prior": 1, "best": 1_110_110, "probe": 1_000}
+    spent = {"prior": 1, "best": 1_110_110, "probe": 1_000, "budget": 0, "landing": 0, "last": 0}
     assert select(metrics, "controlled_seconds_total") == {
         labelled("controlled_seconds_total", reason=reason): ns / 1e9 for reason, ns in spent.items()
     }
