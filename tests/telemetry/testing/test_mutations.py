@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ from telemetry.testing import (
     assert_rounds_consistent,
     assert_sinks_agree,
 )
-from tests.runtime.scripted import guessing, hashed
+from tests.runtime.scripted import counting, guessing, hashed
 from tests.telemetry.testing.trees import record
 
 Mutate = Callable[[list[Span]], Iterable[Span]]
@@ -198,14 +198,14 @@ def test_any_span_dropped_doubled_renamed_or_lengthened_is_caught(which: int, ho
 
 @given(
     seed=st.integers(0, 9),
-    length=st.integers(0, 5),
+    length=st.integers(0, 5) | st.just("auto"),
     limit=st.integers(1, 30),
     shape=st.sampled_from(["full", "short", "empty", "periodic"]),
     pipelined=st.booleans(),
     end=st.sampled_from(["drain", "close", "fail"]),
 )
 def test_whatever_a_loop_does_is_consistent(
-    seed: int, length: int, limit: int, shape: str, pipelined: bool, end: str
+    seed: int, length: int | Literal["auto"], limit: int, shape: str, pipelined: bool, end: str
 ) -> None:
     """Limits, ends of text, stop strings, cancellation, failures, kinds of caches: no fault is found where none is."""
     script = hashed(seed, 12, 3)
@@ -247,6 +247,27 @@ def test_an_overlap_is_of_judged_tokens(overlap: float, positions: int, message:
     else:
         with pytest.raises(TraceAssertionError, match=message):
             assert_rounds_consistent(spans)
+
+
+@pytest.mark.parametrize(
+    ("which", "attributes", "message"),
+    [
+        ("round", {"reason": None}, r"a controller chose \d, but gives no reason"),
+        ("round", {"reason": "budget", "requested": 2}, "reason is budget, but 2 were requested"),
+        (GENERATION, {"controlled": None}, r"reason is prior, but no controller chose \d"),
+    ],
+    ids=["no reason", "none is asked for", "no controller"],
+)
+def test_a_controller_gives_its_reasons(which: str, attributes: dict[str, Any], message: str) -> None:
+    with TraceRecording() as recorded:
+        drafter = ScriptedDrafter(guessing(counting(20), 20, percent=60))
+        target = ScriptedTarget(counting(20), vocab_size=20)
+        speculate(target, drafter, [1, 2, 3], draft_length="auto", max_tokens=12).drain()
+    assert_rounds_consistent(recorded.spans)
+    prefix = ROUND if which == "round" else "roundscope.generation."
+    mutate = change(which, 0, attributes={prefix + name: value for name, value in attributes.items()})
+    with pytest.raises(TraceAssertionError, match=message):
+        assert_rounds_consistent(Spans(mutate(list(recorded.spans))))
 
 
 def test_a_round_may_be_kept_short_where_the_cache_is_to_be_quantised() -> None:
