@@ -45,7 +45,7 @@ def assert_rounds_consistent(source: Spans | Iterable[Record]) -> None:
     spans = source if isinstance(source, Spans) else Spans.from_records(source)
     forest = spans.forest
     generations = [span for span in spans if is_generation(span)]
-    faults = [*_find_strays(spans), *(fault for each in generations for fault in _check_generation(forest, each))]
+    faults = [*(fault for each in generations for fault in _check_generation(forest, each)), *_find_strays(spans)]
     if faults or not generations:
         notes: dict[Span, str] = {}
         for span, note in faults:
@@ -142,7 +142,7 @@ def _check_lengths(generation: Facts, each: Facts, committed: int) -> Iterator[s
         return
     speculative = generation["drafter"] is not None
     budget = generation["max_tokens"] - committed
-    requested = min(generation["draft_length"], budget - 1) if speculative else 0
+    requested = max(0, min(generation["draft_length"], budget - 1)) if speculative else 0
     # A round that would cross the point from which K/V are quantised is kept short of it.
     may_be_fewer = generation["kv_bits"] is not None or generation["controlled"]
     shortened = may_be_fewer and each["requested"] < requested

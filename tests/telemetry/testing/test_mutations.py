@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -84,7 +83,7 @@ GENERATION = "text_completion scripted"
 REASONS = "gen_ai.response.finish_reasons"
 
 MUTATIONS: dict[str, tuple[Mutate, str]] = {
-    "a round dropped": (drop("round", 2), "'rewind'|'draft': its parent is not here"),
+    "a round dropped": (drop("round", 2), "index is 3, but it is round 2 in time"),
     "the last round dropped": (drop("round", 5), "its parent is not here"),
     "a draft dropped": (drop("draft", 1), "its stages are verify, synchronize, cache.trim, rewind, wanted draft"),
     "a rewind dropped": (drop("rewind", 3), "wanted draft, verify, synchronize, cache.trim, rewind"),
@@ -171,7 +170,7 @@ def test_every_mutation_is_caught_by_what_rounds_are(name: str) -> None:
         assert_rounds_consistent(Spans(mutate(good())))
     text = str(caught.value)
     assert text.startswith("expected consistent rounds\nfound ")
-    assert re.search(message if "|" in message else re.escape(message), text)
+    assert message in text
     assert "   <-- " in text
 
 
