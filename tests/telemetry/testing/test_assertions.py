@@ -92,7 +92,8 @@ BAD: list[tuple[Callable[[], Spans], str]] = [
     ),
     (
         lambda: spans().find("request").assert_attributes({"http.rout": "/ask", "good": True}),
-        "expected every one of 1 span named 'request' to have http.rout = '/ask' and good = True\nfound 1 of 1 without\n"
+        "expected every one of 1 span named 'request' to have http.rout = '/ask' and good = True\n"
+        "found 1 of 1 without\n"
         "nearest miss: 'request' (request): http.rout is not set, wanted '/ask'; good is not set, wanted True; "
         "it has http.route",
     ),
