@@ -48,7 +48,9 @@ def import_file(path: Path, store: Path) -> Result:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+        raise UsageError(
+            f"cannot read {path}: {error}; name a file that `roundscope export --otlp-json` wrote"
+        ) from error
     malformed: Counter[str] = Counter()
 
     def refuse(reason: str) -> None:
@@ -96,7 +98,10 @@ def _working(store: Path) -> Iterator[Path]:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        raise RoundscopeError(f"cannot import into {store}: {error.strerror}; nothing was imported") from error
+        raise RoundscopeError(
+            f"cannot import into {store}: {error.strerror}; nothing was imported: free space, or choose another place "
+            "with --store DIR"
+        ) from error
 
 
 def _put_into(store: Path, folder: Path, new: list[Recorded], refused: Counter[str]) -> list[Recorded]:

@@ -113,7 +113,6 @@ class Content:
 
     store: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _loaded: str = ""
     _journals: dict[str, set[str]] = field(default_factory=dict)
     _reports: dict[tuple[str, str | None], _Kept] = field(default_factory=dict)
     _due_s: float = 0.0
