@@ -27,7 +27,7 @@ from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rounds import show_generation
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
-from dashboards.report.sentences import say_arm, say_break_even, say_overlap, say_verify_cost
+from dashboards.report.sentences import say_arm, say_break_even, say_overlap, say_proposers, say_verify_cost
 from telemetry.errors import RoundscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -96,7 +96,12 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
     controllers = _ask(con, "controller", run_id)
     sections = [
         _section("verdict", "Does it pay?", [*_say_arms(con, run_id, verdicts)], [speculation.make_speedups(verdicts)]),
-        _section("survival", "How far the drafter gets", [], speculation.make_survivals(_ask(con, "survival", run_id))),
+        _section(
+            "survival",
+            "How far the drafter gets",
+            [*say_proposers(_ask(con, "drafters", run_id))],
+            speculation.make_survivals(_ask(con, "survival", run_id)),
+        ),
         _section(
             "verification",
             "What verification costs",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dashboards.report.generations import Recorded
 from dashboards.report.rows import Row
-from dashboards.report.sentences import say_count, say_duration
+from dashboards.report.sentences import SOURCES, say_count, say_duration
 from telemetry.fields import COMMITS_ONE_MORE
 
 ACCEPTED, REJECTED, CUT, OWN = "=", "x", ".", "+"
@@ -14,7 +14,6 @@ ACCEPTED, REJECTED, CUT, OWN = "=", "x", ".", "+"
 _SHAPES = (
     f"tokens were not recorded: {ACCEPTED} accepted, {REJECTED} rejected, {CUT} never judged, {OWN} the target's own"
 )
-_SOURCES = {"point": "a point mass", "drafter": "the drafter's own"}
 _MAX_PADDED = 60
 
 
@@ -71,7 +70,7 @@ def _describe(recorded: Recorded) -> str:
     facts = [f"{row['arm']} of {name}", where, row["timing"], *(["warm-up"] if row["warm_up"] else [])]
     if recorded.has_rounds:
         facts += [] if row["temperature"] is None else [f"temperature {row['temperature']:g}"]
-        facts += [] if row["q_source"] is None else [f"q: {_SOURCES[row['q_source']]}"]
+        facts += [] if row["q_source"] is None else [f"q: {SOURCES[row['q_source']]}"]
         prompt = " of class ".join(filter(None, (row["prompt_id"], row["class"])))
         facts += [f"prompt {prompt}"] if prompt else []
         facts.append(say_count(len(recorded.steps), "round"))
