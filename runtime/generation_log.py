@@ -167,4 +167,5 @@ def _name_policy(stepper: Stepper, sampling: Sampling | None) -> Drawing:
 def _name_source(stepper: Stepper) -> ProposalSource | None:
     if stepper.coupling != "residual":
         return None
-    return "drafter" if isinstance(stepper.drafter, SamplingDrafter) else "point"
+    parts = getattr(stepper.drafter, "parts", (stepper.drafter,))
+    return "drafter" if any(isinstance(part, SamplingDrafter) for part in parts) else "point"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.drafters.composed import Composed
 from runtime.generate import decode, speculate
-from runtime.speculative.controller import Controller
+from runtime.speculative.controller import Choice, Controller
 from runtime.speculative.costs import Curve
 from runtime.testing import ScriptedDrafter, ScriptedFailure, ScriptedSampler, ScriptedTarget
 from telemetry.errors import UsageError
@@ -33,12 +34,14 @@ class Whimsical(Controller):
         self._pipelines = pipelines
         self._n = 0
 
-    def decide(self, context: int, limit: int, *, is_free: bool = False) -> Any:
-        self._n += 1
-        decided = super().decide(context, limit, is_free=is_free)
-        return decided._replace(m=min(self._choices[self._n % len(self._choices)], max(limit, 0)), reason="best")
+    def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Choice:
+        self._n += not without
+        decided = super().decide(context, limit, free=free, without=without)
+        left = [part for part in range(len(self.parts)) if part not in without]
+        m = min(self._choices[self._n % len(self._choices)], max(limit, 0)) if left else 0
+        return decided._replace(m=m, reason="best", part=left[self._n % len(left)] if m else None)
 
-    def is_worth_pipelining(self, context: int) -> bool:
+    def is_worth_pipelining(self, part: int, context: int) -> bool:
         return self._pipelines
 
 
@@ -157,6 +160,80 @@ def test_a_model_that_is_not_asked_catches_up_when_it_is() -> None:
     generation = chosen([0, 0, 0, 0, 3, 3], Lagging(guessing(SCRIPT, VOCAB, percent=50)), max_tokens=40)
     drain_checked(generation, PROMPT, draft_length=8)
     assert max(asked) > 4
+
+
+class Following(KeepingDrafter):
+    """A model whose state may lag by any number of tokens, and is a beginning of the history."""
+
+    def __init__(self, name: str, percent: int) -> None:
+        super().__init__(guessing(SCRIPT, VOCAB, percent=percent))
+        self.name = name
+        self.calls = 0
+
+    def propose(self, history: Sequence[int], m: int) -> Any:
+        assert self.held == list(history[: len(self.held)])
+        self.calls += 1
+        self.held = list(history[:-1])
+        return super().propose(history, m)
+
+
+@settings(max_examples=30)
+@given(
+    choices=st.lists(st.sampled_from([0, 0, 1, 2, 5, 8]), min_size=1, max_size=9),
+    shape=st.sampled_from(["full", "empty"]),
+    on_host=st.booleans(),
+    attributed=st.booleans(),
+)
+def test_whichever_part_is_asked_the_output_is_ordinarys(
+    choices: list[int], shape: str, on_host: bool, attributed: bool
+) -> None:
+    host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=60, shape=shape), on_host=on_host)
+    composed = Composed(host, Composed(Following("a", 50), Following("b", 90)))
+    generation = chosen(choices, composed, max_tokens=40, timing="attributed" if attributed else "fused")
+    rounds = drain_checked(generation, PROMPT, draft_length=8)
+    assert generation.tokens == expect(SCRIPT, PROMPT, max_tokens=40).tokens
+    history = len(PROMPT) + 40
+    assert all(part.length <= history - 1 for part in composed.parts)
+    assert host.committed == generation.tokens
+    for one in rounds:
+        assert (one.proposer is None) == (one.requested == 0)
+        assert one.proposer in (None, "scripted", "a", "b")
+
+
+def test_only_the_part_that_is_chosen_is_asked() -> None:
+    parts = [Following(name, 100) for name in "abc"]
+    generation = chosen([1], Composed(*parts), max_tokens=40)
+    asked = [one.proposer for one in generation]
+    assert set(asked) == {"a", "b", "c"}
+    assert [part.calls for part in parts] == [asked.count(name) for name in "abc"]
+
+
+def test_where_a_part_on_the_host_has_nothing_the_next_best_is_asked() -> None:
+    class Fond(Whimsical):
+        """Prefers the first part, then the second."""
+
+        def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Any:
+            decided = super().decide(context, limit, free=free, without=without)
+            return decided._replace(part=min({0, 1} - set(without))) if decided.m else decided
+
+    host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=100, shape="empty"), on_host=True)
+    model = Following("model", 100)
+    clock = FakeClock()
+    generation = speculate(
+        ScriptedTarget(SCRIPT, vocab_size=VOCAB, clock=clock, cost_ns=STEP),
+        Composed(host, model),
+        list(PROMPT),
+        draft_length="auto",
+        controller=Fond([2]),
+        max_tokens=40,
+        recorder=Recorder(clock=clock),
+    )
+    place, said = len(PROMPT), []
+    for one in drain_checked(generation, PROMPT, draft_length=8):
+        said.append((one.proposer, "model" if place % 2 else "scripted"))
+        place += one.committed
+    assert [said for said, _ in said[:-1]] == [wanted for _, wanted in said[:-1]]
+    assert set(said[:-1]) == {("model", "model"), ("scripted", "scripted")}
 
 
 def test_what_is_recorded_is_what_the_caller_got() -> None:

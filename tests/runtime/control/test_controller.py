@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.speculative.controller import CHECK_EVERY, FIRST_PROBE, LAST_PROBE, SHARE, Controller
+from runtime.speculative.controller import CHECK_EVERY, SHARE, Controller
 from runtime.speculative.costs import Curve
+from runtime.speculative.standing import FIRST_PROBE, LAST_PROBE
 from tests.runtime.control.worlds import STEP
 
 CHEAP = Curve({(0, w): STEP * (1 + 0.05 * (w - 1)) for w in (1, 17)})
@@ -23,13 +24,13 @@ def fail(controller: Controller, n: int, m: int = 8) -> None:
 
 def test_it_begins_by_its_prior_and_goes_on_by_its_estimates() -> None:
     controller = Controller(CHEAP)
-    first = controller.decide(0, 16, is_free=True)
+    first = controller.decide(0, 16, free=[0])
     assert (first.m > 1, first.reason) == (True, "prior")
     assert first.expected_ns is not None
     assert first.step_ns == STEP
     assert first.expected_ns < STEP
     controller.observe_round(round(STEP * (1 + 0.05 * first.m)), 0, first.m, first.m, first.m, first.m + 1)
-    second = controller.decide(0, 16, is_free=True)
+    second = controller.decide(0, 16, free=[0])
     assert (second.m > first.m, second.reason) == (True, "best")
 
 
@@ -39,9 +40,9 @@ def test_a_drafter_whose_cost_is_unknown_is_first_asked_for_one_token() -> None:
 
 def test_without_a_curve_a_step_comes_first() -> None:
     controller = Controller()
-    assert controller.decide(0, 16, is_free=True) == (0, "prior", None, None)
+    assert controller.decide(0, 16, free=[0]) == (0, "prior", None, None, None)
     step(controller)
-    assert controller.decide(0, 16, is_free=True).m > 0
+    assert controller.decide(0, 16, free=[0]).m > 0
 
 
 def test_where_no_token_may_be_proposed_it_says_so() -> None:
@@ -50,8 +51,8 @@ def test_where_no_token_may_be_proposed_it_says_so() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_it_never_asks_for_more_than_it_may(limit: int) -> None:
-    assert Controller(CHEAP).decide(0, limit, is_free=True).m <= limit
-    assert Controller(CHEAP, longest=2).decide(0, 16, is_free=True).m <= 2
+    assert Controller(CHEAP).decide(0, limit, free=[0]).m <= limit
+    assert Controller(CHEAP, longest=2).decide(0, 16, free=[0]).m <= 2
 
 
 def test_what_fails_is_given_up_and_probed_for_ever_more_seldom() -> None:
@@ -86,10 +87,10 @@ def test_a_drafter_that_is_watched_is_not_probed() -> None:
     controller = Controller(CHEAP)
     fail(controller, 20)
     step(controller, 5000)
-    assert controller.decide(0, 16, is_free=True)[:2] == (0, "best")
+    assert controller.decide(0, 16, free=[0])[:2] == (0, "best")
     for _ in range(4):
-        controller.observe_watched(16, 16)
-    assert controller.decide(0, 16, is_free=True).m > 4
+        controller.parts[0].acceptance.observe(16, 16)
+    assert controller.decide(0, 16, free=[0]).m > 4
 
 
 def test_a_probe_that_succeeds_is_followed_by_another() -> None:
@@ -104,11 +105,11 @@ def test_a_probe_that_succeeds_is_followed_by_another() -> None:
 def test_after_many_rounds_a_step_is_looked_at_again() -> None:
     controller = Controller(CHEAP)
     for _ in range(CHECK_EVERY):
-        assert controller.decide(0, 16, is_free=True).m > 0
+        assert controller.decide(0, 16, free=[0]).m > 0
         controller.observe_round(round(1.8 * STEP), 0, 16, 16, 16, 17)
-    assert controller.decide(0, 16, is_free=True)[:2] == (0, "probe")
+    assert controller.decide(0, 16, free=[0])[:2] == (0, "probe")
     step(controller)
-    assert controller.decide(0, 16, is_free=True).m > 0
+    assert controller.decide(0, 16, free=[0]).m > 0
 
 
 def test_a_generation_begins_with_costs_known_and_acceptance_not() -> None:
@@ -116,7 +117,7 @@ def test_a_generation_begins_with_costs_known_and_acceptance_not() -> None:
     fail(controller, 20)
     controller.begin()
     assert controller.decide(0, 16).reason == "prior"
-    assert controller.costs.knows_rounds
+    assert controller.parts[0].costs.is_known
 
 
 def test_steps_are_pipelined_where_offers_are_rare_and_gain_little() -> None:
@@ -125,10 +126,10 @@ def test_steps_are_pipelined_where_offers_are_rare_and_gain_little() -> None:
         controller.observe_step(round(1.1 * STEP), 0, is_pipelined=False)
         step(controller)
     for _ in range(60):
-        rare.observe_offer(0)
-        frequent.observe_offer(8)
-    assert rare.is_worth_pipelining(0)
-    assert not frequent.is_worth_pipelining(0)
+        rare.parts[0].observe_offer(0)
+        frequent.parts[0].observe_offer(8)
+    assert rare.is_worth_pipelining(0, 0)
+    assert not frequent.is_worth_pipelining(0, 0)
 
 
 def test_longest_must_be_a_length() -> None:
