@@ -118,8 +118,8 @@ def _check_counts(each: Facts, is_last: bool) -> Iterator[str]:
         yield f"{accepted} accepted and {cut} cut are more than {proposed} proposed"
     if proposed > each["requested"]:
         yield f"{proposed} proposed are more than {each['requested']} requested"
-    if each["proposer"] is not None and not proposed:
-        yield f"proposer is {each['proposer']!r}, but nothing was proposed"
+    if each["proposer"] is not None and not each["requested"]:
+        yield f"proposer is {each['proposer']!r}, but nothing was requested"
     holds = {
         "correction": accepted < proposed,
         "bonus": 0 < accepted == proposed,

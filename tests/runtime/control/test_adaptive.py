@@ -112,19 +112,6 @@ def test_with_nothing_accepted_or_equality_the_draws_are_ordinarys(kind: Any, on
     assert generation.tokens == decode(target, list(PROMPT), **seeded).drain().tokens
 
 
-def test_its_trace_is_consistent() -> None:
-    recorder = Recorder()
-    for timing in ("fused", "attributed"):
-        chosen(
-            [0, 0, 3, 0, 5, 5],
-            ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=70)),
-            max_tokens=30,
-            timing=timing,  # type: ignore[arg-type]
-            recorder=recorder,
-        ).drain()
-    assert_rounds_consistent(recorder.records)
-
-
 def test_a_drafter_that_samples_is_followed_too() -> None:
     target = ScriptedTarget(logits=lambda history: [0.0] * VOCAB, vocab_size=VOCAB)
     drafter = ScriptedSampler(lambda history: [1 / VOCAB] * VOCAB)
@@ -198,6 +185,23 @@ def test_whichever_part_is_asked_the_output_is_ordinarys(
     for one in rounds:
         assert (one.proposer is None) == (one.requested == 0)
         assert one.proposer in (None, "scripted", "a", "b")
+
+
+@pytest.mark.parametrize("is_composed", [False, True])
+def test_its_trace_is_consistent(is_composed: bool) -> None:
+    recorder = Recorder()
+    for timing in ("fused", "attributed"):
+        host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=70, shape="empty"), on_host=True)
+        chosen(
+            [0, 0, 3, 0, 5, 5],
+            Composed(host, Following("a", 50), Following("b", 90)) if is_composed else host,
+            max_tokens=30,
+            timing=timing,
+            recorder=recorder,
+        ).drain()
+    assert_rounds_consistent(recorder.records)
+    proposers = {one.proposer for one in rows(recorder.records, RoundRecord) if not one.proposed}
+    assert proposers == ({None, "scripted"} if is_composed else {None})
 
 
 def test_only_the_part_that_is_chosen_is_asked() -> None:

@@ -115,9 +115,9 @@ MUTATIONS: dict[str, tuple[Mutate, str]] = {
     "A more than was proposed": (add("round", 0, ROUND + "accepted", 9), "accepted and 0 cut are more than"),
     "cut in the middle": (add("round", 0, ROUND + "cut", 1), "1 cut, but a"),
     "more proposed than requested": (add("round", 0, ROUND + "proposed", 9), "are more than 3 requested"),
-    "nothing proposed by somebody": (
-        change("round", 0, attributes={ROUND + "proposed": 0, ROUND + "proposer": "ncm"}),
-        "proposer is 'ncm', but nothing was proposed",
+    "nothing requested of somebody": (
+        change("round", 0, attributes={ROUND + "requested": 0, ROUND + "proposer": "ncm"}),
+        "proposer is 'ncm', but nothing was requested",
     ),
     "another number requested": (add("round", 0, ROUND + "requested", -1), "requested is 2, but 20 tokens were left"),
     "a wider forward": (add("round", 0, ROUND + "width", 1), "width is"),
