@@ -191,9 +191,9 @@ def test_whichever_part_is_asked_the_output_is_ordinarys(
 def test_its_trace_is_consistent(is_composed: bool) -> None:
     recorder = Recorder()
     for timing in ("fused", "attributed"):
-        host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=70, shape="empty"), on_host=True)
+        host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=70, shape="empty"), on_host=not is_composed)
         chosen(
-            [0, 0, 3, 0, 5, 5],
+            [0, 0, 3, 0, 5, 5, 2],
             Composed(host, Following("a", 50), Following("b", 90)) if is_composed else host,
             max_tokens=30,
             timing=timing,
