@@ -181,6 +181,9 @@ def test_who_proposed_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     by_drafter = {row["drafter"]: row["proposers"] for row in found if row["class"] == "all"}
     assert by_drafter["suffix"] is None
     assert {"ar", "prompt-lookup"} == set(by_drafter["prompt-lookup+ar"].replace(",", "").split()[::2])
+    chosen = as_rows(queries.run(con, "decisions"))
+    assert chosen == [approximate(row) for row in recompute(Recomputed.read(con, simulation.run_id), "decisions")]
+    assert {row["proposer"] for row in chosen} == {None, "ar", "prompt-lookup"}
 
 
 def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
