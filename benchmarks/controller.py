@@ -1,8 +1,10 @@
 """Draft lengths that a controller chooses, against ordinary decoding and against the best length that is held fixed.
 
-Every class of the embedded workload with prompt lookup, and some prompts with drafters that mislead: one is always
-wrong, one is right for 30 rounds and wrong from there on. Arms take turns on each prompt, in an order that
-changes; the sum of T_round counts. ROUNDSCOPE_BENCH_SMALL=1: few prompts of three classes, in a few minutes.
+Every class of the embedded workload with prompt lookup, some with prompt lookup and a trained model as one drafter, and
+some prompts with drafters that mislead: one is always wrong, one is right for 30 rounds and wrong from there on. Arms
+take turns on each prompt, in an order that changes; the sum of T_round counts. One controller has all of it, as in a
+run. It says beforehand how long it takes, 15 to 20 minutes at 56 ms a step; ROUNDSCOPE_BENCH_SMALL=1: few prompts of
+three classes, in a few minutes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.models import load_float32, take_prompts
 from benchmarks.ratios import paired_ratio
+from runtime.drafters import make
 from runtime.drafters.known import Oracle, Wrong
 from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.experiment.calibration import measure_verify_costs
@@ -36,14 +39,17 @@ class Size:
 
     classes: tuple[str, ...]
     prompts: int
+    composed: tuple[str, ...]
     misled: int
     tokens: int
     lengths: tuple[int, ...]
 
 
 ALL = tuple(dict.fromkeys(item.class_ for item in load_embedded().items if item.class_))
-LONG = Size(ALL, prompts=6, misled=6, tokens=128, lengths=(2, 4, 8))
-SMALL = Size(("copy-edit", "answer", "free-writing"), prompts=2, misled=2, tokens=48, lengths=(4, 8))
+SOME = ("copy-edit", "answer", "free-writing")
+LONG = Size(ALL, prompts=4, composed=SOME, misled=4, tokens=96, lengths=(4, 8))
+SMALL = Size(SOME, prompts=2, composed=SOME[1:], misled=2, tokens=48, lengths=(4, 8))
+COMPOSED = "prompt-lookup+blocks"
 
 
 class Turning(Oracle):
@@ -92,20 +98,25 @@ def run() -> bool:
     size = SMALL if os.environ.get("ROUNDSCOPE_BENCH_SMALL") else LONG
     target = load_float32()
     prompts = {class_: take_prompts(target, class_, size.prompts) for class_ in size.classes}
-    controller = Controller(_measure_curve(target, prompts[size.classes[0]][0]))
+    curve = _measure_curve(target, prompts[size.classes[0]][0])
+    controller, composed = Controller(curve), make(COMPOSED, target)
     misled = [them[0] for them in prompts.values()][: size.misled]
     vocab = target.vocab_size
     cases: list[tuple[str, Callable[[], Drafter], Sequence[Sequence[int]]]] = [
         *((f"prompt-lookup on {class_}", PromptLookup, them) for class_, them in prompts.items()),
+        *((f"{COMPOSED} on {class_}", lambda: composed, prompts[class_]) for class_ in size.composed),
         ("wrong", lambda: Wrong(vocab), misled),
         ("right for 30 rounds, then wrong", lambda: Turning(vocab), misled),
     ]
+    n_outputs = sum(len(them) for _, _, them in cases) * (2 + len(size.lengths)) + 2 * len(misled)
+    most = n_outputs * size.tokens * curve.at(1, CONTEXTS[-1]) / 60e9
+    print(f"  {n_outputs} outputs of {size.tokens} tokens: at most about {most:.0f} minutes", flush=True)
     order, pooled, held = random.Random(0), Times(), True
     _time(decode(target, prompts[size.classes[0]][0], max_tokens=16, eos=()))
-    for name, make, them in cases:
+    for name, make_drafter, them in cases:
         times = Times()
         for prompt in them:
-            for arm, seconds in _run_arms(target, make(), prompt, controller, size, order):
+            for arm, seconds in _run_arms(target, make_drafter(), prompt, controller, size, order):
                 times.add(arm, seconds)
                 pooled.add(arm, seconds)
         held &= _show(name, times, is_strict=False)

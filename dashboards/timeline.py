@@ -4,7 +4,8 @@ A process is an arm of a run, and its events nest: generation; prefill, round or
 that overlap (two threads, or a wall clock that was set back) are in processes of their own. Beside them:
 
 - a flow arrow from the draft to what corrected it, in every round that rejected something;
-- counters `accepted` and `cache length`, and `1 - TV(p, q)` where it was measured, at the end of each round;
+- counters `accepted` and `cache length`, `draft length` where a controller chose it, and `1 - TV(p, q)` where it was
+  measured, at the end of each round;
 - an instant where a generation ended: EOS or another stop, the limit, a cancellation, an error, or its process's death.
 
 Times are microseconds after the first generation's start, with three decimals. The format is described in "Trace Event
@@ -137,6 +138,8 @@ class _Timeline:
             end = anchor + each.start_ns + each.t_round_ns
             yield self._at(pid, end, name="accepted", ph="C", args={"tokens": each.accepted})
             yield self._at(pid, end, name="cache length", ph="C", args={"positions": each.cache_length})
+            if each.reason is not None:
+                yield self._at(pid, end, name="draft length", ph="C", args={"m": each.requested})
             if each.overlap is not None and each.overlap_positions:
                 share = each.overlap / each.overlap_positions
                 yield self._at(pid, end, name="1 - TV(p, q)", ph="C", args={"mean": share})

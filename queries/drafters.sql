@@ -71,7 +71,7 @@ named as (
             proposer,
             sum(n_rounds)::bigint as n_proposer
         from fused
-        where proposer is not null
+        where proposer is not null and proposed > 0
         group by all
     )
     group by all

@@ -10,7 +10,8 @@
 --   drafter: name of the drafter
 --   draft_length: proposed tokens asked for per round at most [tokens]
 --   coupling: residual (p/q), or equality: the target draws for itself, and what is equal stands
---   q_source: what proposals were judged by: point, a point mass; drafter, its own q; NULL: by no q
+--   q_source: what proposals were judged by: point, a point mass; drafter, its own q; NULL: by no q. Of a composed
+--     drafter each kind of its parts' proposals has a row
 --   class: class of the prompts; 'all': pooled over the classes, prompts without a class among them
 --   n_judged: proposed tokens that were judged and whose overlap was measured, in attributed rounds, no warm-up, of
 --     generations that ended by themselves [tokens]
@@ -24,7 +25,7 @@ with sums as (
         g.drafter,
         g.draft_length,
         g.coupling,
-        g.q_source,
+        coalesce(r.q_source, g.q_source) as q_source,
         g.scope,
         sum(r.overlap) as total_overlap,
         sum(r.overlap_positions)::bigint as n_measured,
@@ -33,7 +34,7 @@ with sums as (
         sum(r.accepted) filter (where g.timing = 'fused') as n_accepted_fused
     from rounds as r
     inner join scoped_generations as g on r.generation_id = g.generation_id
-    where not g.warm_up and g.is_whole and g.coupling is not null
+    where not g.warm_up and g.is_whole and g.coupling is not null and r.proposed > 0
     group by all
 )
 
@@ -53,4 +54,4 @@ select
 from sums
 where n_measured > 0 or n_judged > 0
 -- Couplings of a drafter stand beside each other.
-order by drafter asc, draft_length asc, scope = 'all' asc, scope asc, coupling desc, arm asc;
+order by drafter asc, draft_length asc, scope = 'all' asc, scope asc, coupling desc, q_source asc, arm asc;

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from runtime.device import peak_memory, reset_peak_memory
-from runtime.protocols import SamplingDrafter, can_decode
+from runtime.protocols import CompositeDrafter, SamplingDrafter, can_decode
 from runtime.rounds import OpenRound, Round
 from runtime.sampling import Sampling
 from runtime.session import Session
@@ -167,4 +167,6 @@ def _name_policy(stepper: Stepper, sampling: Sampling | None) -> Drawing:
 def _name_source(stepper: Stepper) -> ProposalSource | None:
     if stepper.coupling != "residual":
         return None
-    return "drafter" if isinstance(stepper.drafter, SamplingDrafter) else "point"
+    drafter = stepper.drafter
+    parts = drafter.parts if isinstance(drafter, CompositeDrafter) else (drafter,)
+    return "drafter" if any(isinstance(part, SamplingDrafter) for part in parts) else "point"

@@ -116,3 +116,13 @@ class SamplingDrafter(Protocol):
 
         Called before every `reset`, for the generation that begins with it.
         """
+
+
+@runtime_checkable
+class CompositeDrafter(Protocol):
+    """A drafter of several parts, all of which follow the output, whoever proposes."""
+
+    parts: Sequence[Drafter]
+
+    def propose_by(self, index: int, history: Sequence[int], m: int) -> Proposal:
+        """What that part alone proposes; else as in Drafter."""

@@ -13,7 +13,7 @@ import msgspec
 
 from runtime.device import syncs
 from runtime.stopping import Stop
-from telemetry.fields import Basis, Outcome, Reason, Way
+from telemetry.fields import Basis, Outcome, ProposalSource, Reason, Way
 from telemetry.records import RoundRecord
 
 
@@ -82,6 +82,7 @@ class OpenRound:
         "proposal",
         "proposed",
         "proposer",
+        "q_source",
         "replayed",
         "requested",
         "rewind_way",
@@ -106,6 +107,7 @@ class OpenRound:
         self.overlap_positions: int | None = None
         self.drafter_length: int | None = None
         self.proposer: str | None = None
+        self.q_source: ProposalSource | None = None
         self.trim_way: Way = "none"
         self.rewind_way: Way = "none"
         self.stages: dict[str, tuple[int, Basis]] = {}
@@ -209,6 +211,7 @@ class OpenRound:
             reason,
             expected_ns,
             step_ns,
+            self.q_source,
         )
 
 

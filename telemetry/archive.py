@@ -106,10 +106,12 @@ class _Version(Struct):
 def check_files(archive: Path, manifest: Manifest, *, thoroughly: bool = True) -> None:
     """Raise Refused unless every file of a batch is there as it was written.
 
-    thoroughly: their content is read, else only their sizes are compared.
+    thoroughly: all content is read, else only that of files which were changed after their manifest was written, so
+    that it takes little time.
     """
+    since_ns = 0 if thoroughly else _find_written(archive, manifest.batch)
     for file in manifest.files:
-        if fault := _find_fault(archive / file.path, file, since_ns=0 if thoroughly else None):
+        if fault := _find_fault(archive / file.path, file, since_ns=since_ns):
             raise _damaged(archive / file.path, fault)
 
 
@@ -120,9 +122,8 @@ def find_damaged(archive: Path, batches: Iterable[str]) -> Iterator[str]:
     """
     for batch in batches:
         try:
-            written_ns = (archive / MANIFESTS / f"{batch}.json").stat().st_mtime_ns
-            files = read_manifest(archive, batch).files
-        except (Refused, OSError) as error:
+            written_ns, files = _find_written(archive, batch), read_manifest(archive, batch).files
+        except Refused as error:
             yield str(error)
             continue
         for file in files:
@@ -133,13 +134,22 @@ def find_damaged(archive: Path, batches: Iterable[str]) -> Iterator[str]:
                 )
 
 
-def _find_fault(path: Path, file: ArchivedFile, *, since_ns: int | None) -> str | None:
-    """How a file differs from what was written; content is compared if it changed after `since_ns` (None: never)."""
+def _find_written(archive: Path, batch: str) -> int:
+    """When a batch's manifest was written [ns since epoch]; Refused if it is gone."""
+    path = archive / MANIFESTS / f"{batch}.json"
+    try:
+        return path.stat().st_mtime_ns
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from error
+
+
+def _find_fault(path: Path, file: ArchivedFile, *, since_ns: int) -> str | None:
+    """How a file differs from what was written; content is compared if it changed after `since_ns`."""
     try:
         found = path.stat()
         if found.st_size != file.n_bytes:
             return f"it has {found.st_size:,} bytes and had {file.n_bytes:,}"
-        if since_ns is not None and found.st_mtime_ns > since_ns and digest_file(path) != file.sha256:
+        if found.st_mtime_ns > since_ns and digest_file(path) != file.sha256:
             return "its content is not what was written"
     except OSError as error:
         return error.strerror or str(error)

@@ -96,7 +96,7 @@ class JsonFile:
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
-            raise RoundscopeError(f"cannot write {path}: {error.strerror}") from error
+            raise RoundscopeError(f"cannot write {path}: {error.strerror}; name another file") from error
         self._path = path
 
     def send(self, spans: list[SpanData]) -> Sent:
@@ -152,4 +152,5 @@ def _copy(con: duckdb.DuckDBPyConnection, table: str, run_id: str | None, path: 
         con.execute(f"COPY (FROM {table} WHERE {of_run}) TO {quote(str(unfinished))} (FORMAT parquet)")
         unfinished.replace(path)
     except (OSError, duckdb.IOException) as error:
-        raise RoundscopeError(f"cannot write {path}: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise RoundscopeError(f"cannot write {path}: {reason}; free space, or name another folder") from error

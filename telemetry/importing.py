@@ -1,25 +1,34 @@
 """Takes an OTLP-JSON file into a store: spans to records, records to a journal.
 
 The journal is written in a folder of its own and tried on tables of its own; only when nothing of it was lost and no
-line rejected is it put into its place, so a store has all of what an import took, or nothing.
+line rejected is it put into its place, so a store has all of what an import took, or nothing. Imports into a store wait
+for each other, so that none takes what another is about to put there; what one left that was killed the next deletes.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from telemetry.errors import RoundscopeError, UsageError
 from telemetry.grouping import Recorded
 from telemetry.journal import FOLDER, Journal, check_writable
 from telemetry.otlp_json import read_otlp_json
+from telemetry.reading import is_locked
 from telemetry.span_import import rebuild, records_of
 from telemetry.spans import spans_of
 from telemetry.store import connect
+
+WORK = "importing"
+"""Folder of the store in which an import works; whatever is in it may be deleted by who holds the lock."""
+
+LOCK = "import.lock"
 
 
 @dataclass(frozen=True)
@@ -39,33 +48,60 @@ def import_file(path: Path, store: Path) -> Result:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+        raise UsageError(
+            f"cannot read {path}: {error}; name a file that `roundscope export --otlp-json` wrote"
+        ) from error
     malformed: Counter[str] = Counter()
 
     def refuse(reason: str) -> None:
         malformed[reason] += 1
 
     imported = rebuild(read_otlp_json(text, refuse))
-    known = _find_known(store) if store.is_dir() else set()
-    new = [recorded for recorded in imported.generations if recorded.id not in known]
-    n_known = len(imported.generations) - len(new)
     refused = malformed + imported.refused
-    if new:
-        with _making_folder(store) as folder:
+    if not imported.generations:
+        return Result(0, 0, refused)
+    with _working(store) as folder:
+        known = _find_known(store)
+        new = [recorded for recorded in imported.generations if recorded.id not in known]
+        n_known = len(imported.generations) - len(new)
+        if new:
             new = _put_into(store, folder, new, refused)
     return Result(len(new), n_known, refused)
 
 
+def find_leftover(store: Path) -> Path | None:
+    """What an import left in `store` that was broken off; None: nothing, or an import that is going on has it."""
+    folder = store / WORK
+    try:
+        fd = os.open(store / LOCK, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return folder if folder.is_dir() and is_locked(fd) is False else None
+    finally:
+        os.close(fd)
+
+
 @contextmanager
-def _making_folder(store: Path) -> Iterator[Path]:
-    """A folder on the store's disk for what is not to be seen there yet."""
+def _working(store: Path) -> Iterator[Path]:
+    """An empty folder on the store's disk, for what is not to be seen there yet. Nobody else imports meanwhile."""
     check_writable(store)
+    folder = store / WORK
     try:
         store.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix="importing-", dir=store) as folder:
-            yield Path(folder)
+        with open(store / LOCK, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
-        raise RoundscopeError(f"cannot import into {store}: {error.strerror}; nothing was imported") from error
+        raise RoundscopeError(
+            f"cannot import into {store}: {error.strerror}; nothing was imported: free space, or choose another place "
+            "with --store DIR"
+        ) from error
 
 
 def _put_into(store: Path, folder: Path, new: list[Recorded], refused: Counter[str]) -> list[Recorded]:

@@ -180,7 +180,10 @@ class Ledger:
         os.write(self._fd, _encode(entry) + b"\n")
 
     def _cannot_write(self, error: OSError) -> RoundscopeError:
-        return RoundscopeError(f"cannot write the cursor of exports {self.path}: {error.strerror}")
+        return RoundscopeError(
+            f"cannot write the cursor of exports {self.path}: {error.strerror}; free space, or look at the permissions "
+            "there"
+        )
 
     def close(self) -> None:
         """Let go of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from telemetry.metric_names import BUCKETS_NS, MAX_GROUPS, METRICS, NS_PER_S, PREFIX
+from telemetry.metric_names import BUCKETS_NS, MAX_GROUPS, MAX_PROPOSERS, METRICS, NS_PER_S, PREFIX
 
 RULES = {
     "arm:roundscope_seconds_per_committed_token:ratio": "sum of T_round over committed tokens since counting began",
@@ -41,7 +41,7 @@ them. Deleting that file means counting anew from the journals that are there.
   (Prometheus asks for it; `--enable-feature=exemplar-storage` keeps them) buckets carry the latest `trace_id`, unless
   its caller did not sample that trace.
 - Labels are bounded: after {MAX_GROUPS} pairs of model and arm (of configuration and arm likewise), further ones count
-  under `other`. No prompt, text, path of a prompt or run id is a label.
+  under `other`, as do proposers after {MAX_PROPOSERS}. No prompt, text, path of a prompt or run id is a label.
 - There are no `_created` series.
 - `telemetry_dropped` by `sink` and `reason`: `journal`: `write_failed` (records that the writer could not write, by its
   own count), `torn` (lines that break off; a writer that noticed has counted them as `write_failed` too), `invalid`

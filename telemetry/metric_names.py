@@ -23,6 +23,9 @@ MAX_POSITION = 63
 MAX_GROUPS = 100
 """Pairs of model and arm (or configuration and arm) with series of their own; further ones are under `other`."""
 
+MAX_PROPOSERS = 100
+"""Parts of composed drafters with series of their own; further ones are under `other`."""
+
 MAX_DEVICES = 16
 """Devices shown: the latest ones."""
 
@@ -100,7 +103,17 @@ METRICS: dict[str, Metric] = {
             (*ROUNDS, "reason", "m"),
             f"rounds for which a controller chose m, by why and by m; `{MAX_POSITION + 1}+`: all longer ones",
         ),
+        _metric(
+            "controlled_seconds", "counter", (*ROUNDS, "reason"), "T_round of these rounds, by why; `probe`: to learn"
+        ),
         _metric("proposals", "counter", ROUNDS, "rounds in which something was proposed"),
+        _metric(
+            "proposer_proposals",
+            "counter",
+            (*ROUNDS, "proposer"),
+            "rounds in which this part of a composed drafter proposed, or was chosen to and had nothing",
+        ),
+        _metric("proposer_accepted_tokens", "counter", (*ROUNDS, "proposer"), "accepted tokens (A) of these rounds"),
         _metric("draft_tokens", "counter", ROUNDS, "proposed tokens"),
         _metric("accepted_tokens", "counter", ROUNDS, "proposed tokens that were accepted (A)"),
         _metric(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 
 from telemetry import roundscope_version
-from telemetry.fields import LEVEL_STAGES, STAGES
+from telemetry.fields import LEVEL_STAGES, STAGES, Reason
 from telemetry.following import FaultKind, Line
 from telemetry.logs import get_logger
 from telemetry.metric_names import (
@@ -23,6 +23,7 @@ from telemetry.metric_names import (
     MAX_DEVICES,
     MAX_GROUPS,
     MAX_POSITION,
+    MAX_PROPOSERS,
     MILLIONTHS,
     OTHER,
     ROUNDS,
@@ -85,6 +86,7 @@ class Metrics:
         self._values = Values()
         self._open: dict[str, Open] = {}
         self._groups: set[LabelValues] = set()
+        self._proposers: set[str] = set()
         self._overflown = False
         self._count: dict[type[Any], Callable[[Any, str], None]] = {
             RunRecord: self._begin_run,
@@ -161,6 +163,7 @@ class Metrics:
         self._values.restore(state.values)
         self._open = {key: each for key, each in state.open.items() if len(each.labels) == _count_labels(each.is_ncm)}
         self._groups = {labels[:2] for name in _STARTED for labels in self._values.numbers[name]}
+        self._proposers = {labels[-1] for labels in self._values.numbers["proposer_proposals"]}
         self._show_from_the_start()
 
     def _begin_run(self, record: RunRecord, _: str) -> None:
@@ -205,6 +208,9 @@ class Metrics:
         add("cached_prompt_tokens", labels, record.cached_tokens)
         for name in _ROUND_COUNTERS:
             add(name, labels, 0)
+        if record.controlled:
+            for reason in get_args(Reason):
+                add("controlled_seconds", (*labels, reason), 0)
 
     def _count_round(self, record: RoundRecord, _: str) -> None:
         opened = self._find(record.generation_id)
@@ -230,6 +236,11 @@ class Metrics:
         if record.reason is not None:
             m = f"{MAX_POSITION + 1}+" if record.requested > MAX_POSITION else str(record.requested)
             add("controlled_rounds", (*labels, record.reason, m))
+            add("controlled_seconds", (*labels, record.reason), record.t_round_ns)
+        if record.proposer is not None:
+            proposer = self._bound_proposer(record.proposer)
+            add("proposer_proposals", (*labels, proposer))
+            add("proposer_accepted_tokens", (*labels, proposer), record.accepted)
         if record.trim_way != "none":
             add("cache_trims", (*labels, record.trim_way))
             add("cache_trimmed_positions", labels, max(0, record.width - record.committed))
@@ -238,6 +249,12 @@ class Metrics:
             add("rewinds", (*labels, record.rewind_way))
         self._observe(opened, "round_seconds", labels, record.start_ns, record.t_round_ns)
         self._observe_stages(opened, "stage_seconds", record, STAGES)
+
+    def _bound_proposer(self, proposer: str) -> str:
+        if proposer not in self._proposers and len(self._proposers) >= MAX_PROPOSERS:
+            return OTHER
+        self._proposers.add(proposer)
+        return proposer
 
     def _observe(self, opened: Open, name: str, labels: LabelValues, start_ns: int, duration_ns: int) -> None:
         end_wall_ns = opened.started_wall_ns + start_ns + duration_ns

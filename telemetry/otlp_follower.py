@@ -123,7 +123,6 @@ def send_until(is_over: Callable[[float], bool], exporter: Exporter) -> None:
 def main(arguments: list[str]) -> None:
     """Follow a journal: arguments are the store, the journal's name, and the endpoint (empty: the environment's)."""
     store, journal, endpoint = Path(arguments[0]), arguments[1], arguments[2] or None
-    begin_following()
     try:
         sender = Sender(endpoint, timeout_s=TIMEOUT_S)
         ledger = Ledger(store, sender.endpoint)
@@ -132,6 +131,7 @@ def main(arguments: list[str]) -> None:
         return
     with ledger:
         exporter = Exporter(Follower(store / FOLDER, journals=[journal]), sender, ledger)
+        begin_following()
         tell(endpoint=sender.endpoint)
         send_until(is_over, exporter)
         counts = exporter.counts

@@ -1,7 +1,7 @@
 """OTLP-JSON: span files as OpenTelemetry's tools write them, read into `SpanData`.
 
-A file is one document, or one document a line; spans of any instrumentation are read. In the JSON form ids are
-hexadecimal, enumerations numbers, and 64-bit integers strings; readers are to accept numbers too.
+A file is one document, or one document a line (if empty, none); spans of any instrumentation are read. In the JSON form
+ids are hexadecimal, enumerations numbers, and 64-bit integers strings; readers are to accept numbers too.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def _explain(error: Exception) -> str:
 
 
 def _read_documents(text: str, refuse: Refuse) -> Iterator[tuple[str, Any]]:
+    if not text.strip():  # an export that had nothing to write
+        return
     try:
         yield "document", json.loads(text)
         return

@@ -192,7 +192,10 @@ class GenerationRecord(Struct, tag="generation", tag_field="type", kw_only=True,
     ] = None
     q_source: Annotated[
         ProposalSource | None,
-        about("what proposals were judged by: point, a point mass; drafter, its own q; NULL: by no q"),
+        about(
+            "what proposals were judged by: point, a point mass; drafter, its own q (in a composed one rounds have "
+            "theirs); NULL: by no q"
+        ),
     ] = None
     coupling: Annotated[
         Coupling | None,
@@ -293,7 +296,11 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
         None
     )
     proposer: Annotated[
-        str | None, about("which part of a composed drafter proposed; NULL: none did, or the drafter is not composed")
+        str | None,
+        about(
+            "which part of a composed drafter proposed, or was chosen by the controller to, even if it had nothing; "
+            "NULL: none, or the drafter is not composed"
+        ),
     ] = None
     stop_kind: Annotated[StopKind | None, about("what ended the generation in this round")] = None
     proposal: Annotated[list[int] | None, about("the proposed ids; only with --record-text")] = None
@@ -316,6 +323,13 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     ] = None
     expected_ns: Annotated[Count | None, about("time a committed token that it expected of its choice", "ns")] = None
     expected_step_ns: Annotated[Count | None, about("time that it expected of an ordinary step", "ns")] = None
+    q_source: Annotated[
+        ProposalSource | None,
+        about(
+            "what this round's proposal was judged by, where the parts of a composed drafter propose: point, a point "
+            "mass; drafter, its own q; NULL: the same as in the generation"
+        ),
+    ] = None
 
 
 class ForecastRecord(Struct, tag="forecast", tag_field="type", kw_only=True, omit_defaults=True, gc=False):

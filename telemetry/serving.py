@@ -241,13 +241,13 @@ def follow(store: Path, journal: Path, host: str, port: int) -> Sidecar:
 def main(arguments: list[str]) -> None:
     """Serve a journal until the parent ends it; arguments: store, name of the journal, host, port."""
     store, journal, host, port = Path(arguments[0]), arguments[1], arguments[2], int(arguments[3])
-    begin_following()
     counting = Counting(Follower(store / FOLDER, journals=[journal]), ExportLosses(store, from_now=True))
     try:
         _, address = listen(counting, host, port)
     except RoundscopeError as error:
         tell(error=str(error))
         return
+    begin_following()
     tell(address=address)
     while not is_over(POLL_S):
         pass

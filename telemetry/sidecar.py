@@ -122,7 +122,10 @@ def _read(line: bytes) -> dict[str, Any]:
 
 
 def begin_following() -> None:
-    """In the follower, first: step back behind whoever computes."""
+    """In the follower, before it says that it is ready: step back behind whoever computes.
+
+    Not sooner, because the parent waits until then: on a busy machine, the last in the queue takes minutes to start.
+    """
     os.nice(_NICENESS)
 
 

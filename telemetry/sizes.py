@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from telemetry import archive, journal
 from telemetry.archive import Refused
+from telemetry.importing import find_leftover
 from telemetry.store import DATABASE
 
 
@@ -25,10 +26,11 @@ class StoreSizes(Struct, kw_only=True):
     problems: list[str]
 
 
-def measure_store(store: Path) -> StoreSizes | None:
-    """The sizes of a store; None if there is none. Nothing is opened but the archive's files, so it works during a run.
+def measure_store(store: Path, *, thoroughly: bool = False) -> StoreSizes | None:
+    """The sizes of a store; None if there is none. Nothing but its archive is opened, so it works during a run.
 
-    `problems` names what cannot be read, and files of the archive that are not as they were written.
+    `problems` names what cannot be read, what an import left, and files of the archive that are not as they were
+    written. thoroughly: all of these are read, else only those that were changed after they were archived.
     """
     if not store.is_dir():
         return None
@@ -44,10 +46,12 @@ def measure_store(store: Path) -> StoreSizes | None:
         archived_rows={},
         problems=problems,
     )
+    if leftover := find_leftover(store):
+        sizes.problems.append(f"{leftover} is what an import left that was broken off; the next import deletes it")
     for batch in archive.list_batches(store / archive.FOLDER):
         try:
             manifest = archive.read_manifest(store / archive.FOLDER, batch)
-            archive.check_files(store / archive.FOLDER, manifest)
+            archive.check_files(store / archive.FOLDER, manifest, thoroughly=thoroughly)
         except Refused as error:
             sizes.problems.append(str(error))
             continue

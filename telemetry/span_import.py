@@ -18,7 +18,7 @@ from msgspec import Struct
 from telemetry.grouping import Recorded
 from telemetry.ncm_records import LevelRecord, NcmComparison, NcmEnd, NcmRecord
 from telemetry.records import ComparisonRecord, GenerationEnd, GenerationRecord, Record, RoundRecord
-from telemetry.span_data import HAS_IS_REMOTE, IS_REMOTE, SAMPLED, SpanData, derive_trace_id
+from telemetry.span_data import SpanData, derive_trace_id
 from telemetry.span_names import (
     NCM_GENERATE,
     NCM_LEVEL,
@@ -34,7 +34,6 @@ from telemetry.spans import spans_of
 
 _KNOWN = {PREFILL, ROUND, NCM_GENERATE, NCM_LEVEL, *ROUND_STAGES.values(), *NCM_STAGES.values()}
 _PAIR = next(each.name for each in attributes_of(ComparisonRecord) if each.field.name == "pair_id")
-_OURS = SAMPLED | HAS_IS_REMOTE | IS_REMOTE
 R = TypeVar("R", bound=Struct)
 
 

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from dashboards.grafana.overview import ARM
-from dashboards.grafana.shown import ATTRIBUTED, FUSED, JOB, Dashboard, Shown, over, quantile, rate
+from dashboards.grafana.shown import ATTRIBUTED, FUSED, JOB, Dashboard, Shown, over, quantile, rate, total
 
 _LEGEND = "{{model}} {{arm}}"
 _STAGE = f"{ARM}, stage"
+_CHOSEN = f'{FUSED}, arm=~".* m=auto.*"'
+_FIXED = f'{FUSED}, arm=~".* m=[0-9]+.*"'
 _DRAFTED = "roundscope_draft_tokens_total", "roundscope_cut_tokens_total"
 _JUDGED = "(" + " - ".join(f"sum by ({ARM}) (rate({name}{{{FUSED}}}[$__rate_interval]))" for name in _DRAFTED) + ")"
+
+
+def _per_token(selector: str, by: str) -> str:
+    """Seconds per committed token since counting began."""
+    return over(total("round_seconds_sum", selector, by), total("committed_tokens_total", selector, by))
+
+
+def _name_spec(per_token: str, m: str) -> str:
+    """The same with a label `spec`: the arm's name without its draft length."""
+    return f'label_replace({per_token}, "spec", "$1$2", "arm", "(.*) m={m}(.*)")'
+
+
+_AUTO = _name_spec(_per_token(_CHOSEN, ARM), "auto")
+_STEPS = _per_token(f'{FUSED}, arm="ordinary"', "model")
+_BEST_FIXED = f"min by (model, spec) ({_name_spec(_per_token(_FIXED, ARM), '[0-9]+')})"
 
 
 def _of_measured(metric: str) -> str:
@@ -72,6 +89,79 @@ SPECULATION = Dashboard(
                     "correction: a token was rejected; bonus: all were accepted; step: none was proposed.",
                     "short",
                     [(rate("rounds_total", FUSED, f"{ARM}, outcome"), "{{arm}} {{outcome}}")],
+                ),
+            ),
+        ),
+        (
+            "Draft lengths that a controller chooses",
+            (
+                Shown(
+                    "Draft lengths chosen",
+                    "Rounds of arms with m=auto by the draft length that the controller chose; 0 is an ordinary step.",
+                    "short",
+                    [(rate("controlled_rounds_total", FUSED, f"{ARM}, m"), "{{arm}}: {{m}}")],
+                ),
+                Shown(
+                    "Why they were chosen",
+                    "best: its estimates favour it; prior: nothing was judged yet; probe: to learn; budget: a probe "
+                    "was due and too much had been lost; landing: a step was in flight; last: one token was left.",
+                    "short",
+                    [(rate("controlled_rounds_total", FUSED, f"{ARM}, reason"), "{{arm}}: {{reason}}")],
+                ),
+                Shown(
+                    "Time spent probing",
+                    "Share of the time of a controller's rounds that went into those made to learn. What they lost is "
+                    "less, because they commit tokens too: `roundscope report controller` has it.",
+                    "percentunit",
+                    [
+                        (
+                            over(
+                                rate("controlled_seconds_total", f'{FUSED}, reason="probe"', ARM),
+                                rate("controlled_seconds_total", FUSED, ARM),
+                            ),
+                            _LEGEND,
+                        )
+                    ],
+                ),
+                Shown(
+                    "Regret, since counting began",
+                    "Time a token that m=auto took beyond the same drafter's best fixed draft length, and beyond "
+                    "ordinary decoding; below 0 it took less. The larger one is what `roundscope report controller` "
+                    "calls regret, if all arms had the same prompts.",
+                    "percentunit",
+                    [
+                        (
+                            f"{_AUTO} / on (model, spec) group_left () {_BEST_FIXED} - 1",
+                            "{{arm}} over the best fixed m",
+                        ),
+                        (f"{_AUTO} / on (model) group_left () ({_STEPS}) - 1", "{{arm}} over ordinary decoding"),
+                    ],
+                    "stat",
+                ),
+            ),
+        ),
+        (
+            "Parts of composed drafters",
+            (
+                Shown(
+                    "Rounds in which each part proposed",
+                    "Of A+B, A proposes where it has something and B elsewhere.",
+                    "short",
+                    [(rate("proposer_proposals_total", FUSED, f"{ARM}, proposer"), "{{arm}}: {{proposer}}")],
+                ),
+                Shown(
+                    "Accepted tokens a proposal, by part",
+                    "How far what each part proposes gets.",
+                    "none",
+                    [
+                        (
+                            over(
+                                rate("proposer_accepted_tokens_total", FUSED, f"{ARM}, proposer"),
+                                rate("proposer_proposals_total", FUSED, f"{ARM}, proposer"),
+                            ),
+                            "{{arm}}: {{proposer}}",
+                        )
+                    ],
                 ),
             ),
         ),

@@ -25,6 +25,7 @@ _DECISIONS = (
     Column("arm", "arm"),
     Column("quarter", "quarter", whole),
     Column("m", "m", whole),
+    Column("proposer", "proposer"),
     Column("rounds", "n_rounds", whole),
     Column("share", "share", share),
     Column("nothing proposed", "n_empty", whole),

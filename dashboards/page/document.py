@@ -18,6 +18,7 @@ from dashboards.page.strip import make_strip
 from dashboards.page.templates import fill_in
 from dashboards.report.completeness import say_completeness
 from dashboards.report.control import say_controllers
+from dashboards.report.delivery import say_undelivered
 from dashboards.report.generations import Recorded, read_generation
 from dashboards.report.heading import describe_run
 from dashboards.report.ncm_sentences import say_alone, say_cache, say_exit, say_memory, say_work
@@ -26,7 +27,7 @@ from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rounds import show_generation
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
-from dashboards.report.sentences import say_arm, say_break_even, say_overlap, say_verify_cost
+from dashboards.report.sentences import say_arm, say_break_even, say_overlap, say_proposers, say_verify_cost
 from telemetry.errors import RoundscopeError, UsageError
 
 if TYPE_CHECKING:
@@ -54,20 +55,27 @@ class Report:
     sections: list[Section]
 
 
-def make_report(con: DuckDBPyConnection, run_id: str, generation: str | None = None) -> Report:
+def make_report(
+    con: DuckDBPyConnection, run_id: str, generation: str | None = None, store: Path | None = None
+) -> Report:
     """What there is to say and to draw about a run.
 
-    generation: which one is shown round by round, by its id or the beginning of it; None: one that is typical. Raises
-    Unsupported where the drawing libraries are missing, UsageError if the generation is none of this run's.
+    generation: which one is shown round by round, by its id or the beginning of it; None: one that is typical. store:
+    where it is recorded, which knows what became of its spans. Raises Unsupported where the drawing libraries are
+    missing, UsageError if the generation is none of this run's.
     """
     require_library()
     make = _make_ncm if find_kind(con, run_id) == NCM else _make_speculation
-    return Report(run_id, *make(con, run_id, generation))
+    sentence, sections = make(con, run_id, generation)
+    undelivered = (
+        [] if store is None else [f"{said[0].upper()}{said[1:]}." for said in say_undelivered(con, run_id, store)]
+    )
+    return Report(run_id, sentence, [*_drop_empty(sections), *_make_record(con, run_id, undelivered)])
 
 
-def render_page(con: DuckDBPyConnection, run_id: str, generation: str | None = None) -> str:
-    """The page about a run as one HTML file; raises what `make_report` does."""
-    return fill_in("page/page.html", report=make_report(con, run_id, generation))
+def render_page(con: DuckDBPyConnection, run_id: str, generation: str | None = None, store: Path | None = None) -> str:
+    """The page about a run as one HTML file; arguments and errors are `make_report`'s."""
+    return fill_in("page/page.html", report=make_report(con, run_id, generation, store))
 
 
 def write_page(path: Path, html: str) -> None:
@@ -88,7 +96,12 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
     controllers = _ask(con, "controller", run_id)
     sections = [
         _section("verdict", "Does it pay?", [*_say_arms(con, run_id, verdicts)], [speculation.make_speedups(verdicts)]),
-        _section("survival", "How far the drafter gets", [], speculation.make_survivals(_ask(con, "survival", run_id))),
+        _section(
+            "survival",
+            "How far the drafter gets",
+            [*say_proposers(_ask(con, "drafters", run_id))],
+            speculation.make_survivals(_ask(con, "survival", run_id)),
+        ),
         _section(
             "verification",
             "What verification costs",
@@ -118,7 +131,7 @@ def _make_speculation(con: DuckDBPyConnection, run_id: str, generation: str | No
     arm = advice.arm or next((row["arm"] for row in verdicts), None)
     if (recorded := _choose_generation(con, run_id, generation, arm)) is not None:
         sections.append(_section("rounds", "Round by round", [next(show_generation(recorded))], make_strip(recorded)))
-    return advice.sentence if verdicts else _NO_ARMS, [*_drop_empty(sections), *_make_record(con, run_id)]
+    return advice.sentence if verdicts else _NO_ARMS, sections
 
 
 def _make_ncm(con: DuckDBPyConnection, run_id: str, generation: str | None) -> tuple[str, list[Section]]:
@@ -134,7 +147,7 @@ def _make_ncm(con: DuckDBPyConnection, run_id: str, generation: str | None) -> t
         _section("exit", "The verified exit", [say_exit(row) for row in arms if row["against"] is not None], []),
     ]
     sentence = " ".join(say_cache(row) for row in pooled) or "No cached generation was measured in this run."
-    return sentence, [*_drop_empty(sections), *_make_record(con, run_id)]
+    return sentence, sections
 
 
 def _section(id: str, heading: str, sentences: list[str], figures: Iterator[Figure] | list[Figure]) -> Section:
@@ -168,7 +181,7 @@ def _choose_generation(con: DuckDBPyConnection, run_id: str, wanted: str | None,
     return recorded
 
 
-def _make_record(con: DuckDBPyConnection, run_id: str) -> Iterator[Section]:
+def _make_record(con: DuckDBPyConnection, run_id: str, undelivered: list[str]) -> Iterator[Section]:
     rows = fetch(con, "completeness", run_id)
     said = [*say_completeness(rows), *say_ranks(fetch(con, "ranks", run_id))]
     # Most of what is counted is what went wrong, and most of that did not.
@@ -182,7 +195,7 @@ def _make_record(con: DuckDBPyConnection, run_id: str) -> Iterator[Section]:
         "completeness",
         "Is the record whole?",
         [line for line, is_warning in said if not is_warning],
-        [line for line, is_warning in said if is_warning],
+        [line for line, is_warning in said if is_warning] + undelivered,
         tables=[table],
     )
     for run in list_runs(con, run_id):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dashboards.page.drawing import CURRENT, color_by, data_of, draw, unique
 from dashboards.page.parts import Column, Figure, make_table, milliseconds
 from dashboards.report.generations import Recorded
-from dashboards.report.rounds import name_positions, show_tokens
+from dashboards.report.rounds import name_positions, say_choice, show_tokens
 from dashboards.report.rows import Row
 from dashboards.report.sentences import say_count
 from telemetry.fields import COMMITS_ONE_MORE
@@ -27,6 +27,8 @@ _ROUNDS = (
     Column("verify ms", "verify", milliseconds),
     Column("round ms", "round", milliseconds),
 )
+_OF_SOME = (Column("proposed by", "proposer"), Column("chosen", "choice"))
+"""Columns that only rounds of a composed drafter, or of a controller, have something in."""
 _TIMES = {"draft": ("draft_ns",), "verify": ("verify_ns", "synchronize_ns"), "trim, rewind": ("trim_ns", "rewind_ns")}
 
 
@@ -40,22 +42,23 @@ def make_strip(recorded: Recorded) -> Iterator[Figure]:
         if len(rows) < len(recorded.steps)
         else (say_count(len(rows), "round"))
     )
+    described = [_describe(row) for row in rows]
+    columns = (*_ROUNDS, *(column for column in _OF_SOME if any(row[column.field] for row in described)))
     tokens = f"Proposed tokens and the target's own, {some}"
     yield Figure(
         tokens,
         "A line a round: a accepted, x rejected, - never judged; then the target's own token: C a correction, B a "
         "bonus, S a step without a proposal.",
         _draw_cells(rows, tokens),
-        make_table(tokens, _ROUNDS, [_describe(row) for row in rows]),
+        make_table(tokens, columns, described),
     )
     times = f"Time of each round, {some}"
-    shown = [_time(row) for row in rows]
-    columns = (Column("round", "index"), *(Column(f"{name} ms", name, milliseconds) for name in _TIMES))
+    parts = (Column("round", "index"), *(Column(f"{name} ms", name, milliseconds) for name in _TIMES))
     yield Figure(
         times,
         f"Timing: {recorded.row['timing']}. Verify is the forward and reading its tokens.",
         _draw_times(rows, times),
-        make_table(times, columns, shown),
+        make_table(times, parts, [_time(row) for row in rows]),
     )
 
 
@@ -70,6 +73,8 @@ def _describe(row: Row) -> Row:
         "draft": row["draft_ns"] / 1e9,
         "verify": (row["verify_ns"] + row["synchronize_ns"]) / 1e9,
         "round": row["t_round_ns"] / 1e9,
+        "proposer": row["proposer"],
+        "choice": say_choice(row),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dashboards.report.delivery import say_undelivered
 from dashboards.report.ncm import render_ncm
 from dashboards.report.page import render_report, render_verdict
 from dashboards.report.recommendation import Recommendation, recommend
@@ -18,4 +19,5 @@ __all__ = [
     "render_verdict",
     "require_kind",
     "resolve_run",
+    "say_undelivered",
 ]

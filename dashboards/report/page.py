@@ -20,7 +20,7 @@ from dashboards.report.ranks import say_ranks
 from dashboards.report.recommendation import choose, say_draft_lengths
 from dashboards.report.rows import POOLED, Row, fetch
 from dashboards.report.runs import NCM, find_kind, list_runs
-from dashboards.report.sentences import say_arm, say_break_even, say_overlap
+from dashboards.report.sentences import say_arm, say_break_even, say_overlap, say_proposers
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -67,6 +67,7 @@ def _render_arms(rows: Sequence[Row], con: DuckDBPyConnection, run_id: str, cons
     for paragraph in (
         list(say_draft_lengths(lengths)),
         list(say_controllers(fetch(con, "controller", run_id), lengths)),
+        list(say_proposers(fetch(con, "drafters", run_id))),
     ):
         for said in paragraph:
             say(console, said)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from dashboards.report.generations import Recorded
 from dashboards.report.rows import Row
-from dashboards.report.sentences import say_count, say_duration
+from dashboards.report.sentences import SOURCES, say_count, say_duration
 from telemetry.fields import COMMITS_ONE_MORE
 
 ACCEPTED, REJECTED, CUT, OWN = "=", "x", ".", "+"
@@ -30,7 +30,8 @@ def show_generation(recorded: Recorded) -> Iterator[str]:
     width = max((len(text) for text in tokens if len(text) <= _MAX_PADDED), default=0)
     digits = len(str(len(tokens)))
     for row, text in zip(recorded.steps, tokens, strict=True):
-        yield f"{row['index']:>{digits}}  {text:<{width}}   {_say_outcome(row)}   {_say_times(row)}"
+        parts = (f"{text:<{width}}", _say_outcome(row), _say_times(row), say_choice(row))
+        yield f"{row['index']:>{digits}}  {'   '.join(filter(None, parts))}"
 
 
 def name_positions(row: Row) -> list[str]:
@@ -50,6 +51,18 @@ def show_tokens(row: Row) -> str:
     return " ".join([*proposed, "->", *committed])
 
 
+def say_choice(row: Row) -> str | None:
+    """Which m a controller chose for a round, why, and the time a token that it expected; None: there was none."""
+    if row["reason"] is None:
+        return None
+    said = f"{row['reason']}: m={row['requested']}"
+    if row["expected_ns"] is None:
+        return said
+    said += f", expected {say_duration(row['expected_ns'] / 1e9)} a token"
+    step = row["expected_step_ns"]
+    return said if step is None else f"{said}, {say_duration(step / 1e9)} by a step"
+
+
 def _describe(recorded: Recorded) -> str:
     row = recorded.row
     name = row["model"] if recorded.has_rounds else row["config"]
@@ -57,6 +70,7 @@ def _describe(recorded: Recorded) -> str:
     facts = [f"{row['arm']} of {name}", where, row["timing"], *(["warm-up"] if row["warm_up"] else [])]
     if recorded.has_rounds:
         facts += [] if row["temperature"] is None else [f"temperature {row['temperature']:g}"]
+        facts += [] if row["q_source"] is None else [f"q: {SOURCES[row['q_source']]}"]
         prompt = " of class ".join(filter(None, (row["prompt_id"], row["class"])))
         facts += [f"prompt {prompt}"] if prompt else []
         facts.append(say_count(len(recorded.steps), "round"))
@@ -82,6 +96,8 @@ def _list_bases(rows: Sequence[Row], stages: Sequence[str]) -> str:
 
 def _say_outcome(row: Row) -> str:
     said = f"accepted {row['accepted']}/{row['proposed']}" if row["proposed"] else "nothing proposed"
+    if row["proposer"] is not None:
+        said += f" from {row['proposer']}"
     if row["overlap_positions"]:
         said += f", 1 - TV {row['overlap'] / row['overlap_positions']:.2f}"
     if row["outcome"] in COMMITS_ONE_MORE:

@@ -1,9 +1,9 @@
-"""What a person would say about rows of `verdict`, `break_even`, `draft_length`, `verify_cost` and `overlap`."""
+"""What a person would say about rows of queries: verdicts, break-even, draft lengths, verification and acceptance."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dashboards.report.rows import POOLED, Row
 
@@ -59,9 +59,14 @@ def say_arm(rows: Sequence[Row]) -> str:
     return " ".join(sentences)
 
 
+SOURCES = {"point": "a point mass", "drafter": "the drafter's own"}
+"""What q was, by `q_source`."""
+
+
 def say_overlap(row: Row) -> str:
     """One row of `overlap`: what was accepted beside 1 - TV(p, q)."""
-    said = f"Acceptance: {row['arm']}, coupled by {row['coupling']},"
+    source = f" (q: {SOURCES[row['q_source']]})" if row["q_source"] else ""
+    said = f"Acceptance: {row['arm']}, coupled by {row['coupling']}{source},"
     if not row["n_judged"]:
         share, n = row["accepted_share_fused"], say_count(row["n_judged_fused"], "judged token")
         return f"{said} accepted {share:.1%} of {n}; 1 - TV(p, q) was not measured, as no rounds were attributed."
@@ -69,6 +74,13 @@ def say_overlap(row: Row) -> str:
         f"{said} accepted {row['accepted_share']:.1%} of {say_count(row['n_judged'], 'judged token')}; "
         f"1 - TV(p, q), what p/q with the residual accepts on average, was {row['overlap']:.1%} there."
     )
+
+
+def say_proposers(rows: Sequence[Row]) -> Iterator[str]:
+    """Rows of `drafters`: of composed drafters, over all classes, in how many rounds each part proposed."""
+    for row in rows:
+        if row["class"] == POOLED and row["proposers"] is not None:
+            yield f"{row['arm']}: rounds in which each part proposed: {row['proposers']}."
 
 
 def say_break_even(row: Row) -> str | None:

@@ -113,7 +113,6 @@ class Content:
 
     store: Path
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _loaded: str = ""
     _journals: dict[str, set[str]] = field(default_factory=dict)
     _reports: dict[tuple[str, str | None], _Kept] = field(default_factory=dict)
     _due_s: float = 0.0
@@ -189,7 +188,7 @@ class Content:
         rows = con.execute(_GENERATIONS, [run_id, MOST_GENERATIONS]).fetchall()
         html = fill_in(
             "view/run.html",
-            report=make_report(con, run_id, generation if kind == SPECULATION else None),
+            report=make_report(con, run_id, generation if kind == SPECULATION else None, self.store),
             kind=kind,
             is_going_on=state.state == GOING_ON,
             choices=[Choice(generation_id, label) for generation_id, label, _ in rows],

@@ -19,23 +19,29 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="""\b
-Example:
+Examples:
   roundscope doctor --json
+  roundscope doctor --read-archive
 """
 )
 @store_option
+@click.option(
+    "--read-archive",
+    is_flag=True,
+    help="Read all files of the archive through and compare them with what was written; takes as long as that takes.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document instead of a table.")
-def command(store: Path, as_json: bool) -> None:
+def command(store: Path, read_archive: bool, as_json: bool) -> None:
     """Show what this machine offers: processor, BLAS, versions, the default model, and the speed of matmul.
 
     Takes a few seconds. A forward over n tokens is mostly matmul of height n, so what 8 rows cost beside one tells
     whether verifying a proposal is cheap here. Of the store, if there is one, it shows how large journals, database and
-    archive are.
+    archive are, and which files of the archive are gone, have another size or were changed.
     """
     from runtime.diagnosis import diagnose
     from telemetry.sizes import measure_store
 
-    diagnosis, sizes = diagnose(), measure_store(store)
+    diagnosis, sizes = diagnose(), measure_store(store, thoroughly=read_archive)
     if as_json:
         _print_json(diagnosis, sizes)
     else:

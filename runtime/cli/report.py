@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from runtime.cli.options import DEFAULT_STORE, store_option
 from runtime.cli.output import Form, output_options, write_rows
 from telemetry.errors import UsageError
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 DEFAULT_QUERIES = {"speculation": "verdict", "ncm": "ncm_cache"}
 
@@ -64,7 +58,7 @@ def command(
         raise UsageError("--html is about the whole run: leave NAME, --json and --csv out")
     if page is None and generation is not None:
         raise UsageError("--generation goes with --html FILE; in the terminal: roundscope show ID")
-    from dashboards.report import find_kind, render_report, require_kind, resolve_run
+    from dashboards.report import find_kind, render_report, require_kind, resolve_run, say_undelivered
     from queries import find, install_views, run
     from telemetry.store import connect, connect_archive
 
@@ -76,14 +70,14 @@ def command(
         if page is not None:
             from dashboards.page import render_page, write_page
 
-            write_page(page, render_page(connected.con, chosen, generation))
+            write_page(page, render_page(connected.con, chosen, generation, store))
             click.echo(f"wrote {page}", err=True)
             return
         if query is None and form == "table":
             from rich.console import Console
 
             render_report(connected.con, chosen, Console(), None if store == DEFAULT_STORE else str(store))
-            for said in _find_undelivered(connected.con, chosen, store):
+            for said in say_undelivered(connected.con, chosen, store):
                 click.echo(f"note: {said}", err=True)
             return
         query = query or find(DEFAULT_QUERIES[find_kind(connected.con, chosen)])
@@ -91,24 +85,3 @@ def command(
         latest = "run_id" if any(variable.name == "run_id" for variable in query.variables) else "run_b"
         result = run(connected.con, query.name, **{latest: chosen})
         write_rows(result.columns, result.rows, form)
-
-
-def _find_undelivered(con: DuckDBPyConnection, run_id: str, store: Path) -> Iterator[str]:
-    """Sentences for every destination that has not got all spans of the run, after something went wrong there."""
-    from telemetry.ledger import read_losses
-
-    tables = ("generations", "ncm_generations")
-    own = " union all ".join(
-        f"select generation_id from {table} where run_id = $1 and sampled is distinct from false" for table in tables
-    )
-    for losses in read_losses(store):
-        place = losses.destination
-        ids = {generation_id for (generation_id,) in con.execute(own, [run_id]).fetchall()}
-        missing = len(ids - losses.exported)
-        if missing:
-            option = "--otlp" if "://" in place else "--otlp-json"
-            command = ["roundscope", "export", option, place, "--run", run_id, "--store", str(store)]
-            yield f"spans of {missing} generations are not at {place}; `{shlex.join(command)}` sends them"
-        refused = [losses.refused[generation_id] for generation_id in ids & losses.refused.keys()]
-        if refused:
-            yield f"{sum(refused)} spans of {len(refused)} generations were refused for good by {place}"

@@ -26,7 +26,7 @@ class HandedAssistant(Assistant):
         require_undo(layers, "the draft model")
         self._cache = list(layers)
         self._undo = Undo(self._cache, stepwise=True)
-        self.length = self._base = held
+        self.length = held
         self._draft_length = draft_length
         self._end = end
         self._last: Any = None

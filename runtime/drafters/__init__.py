@@ -6,7 +6,8 @@ the committed tokens. After an exception in `propose` the loop rewinds to the sa
 With m = 0 a drafter proposes nothing and does no device work.
 
 Optional, looked up with `getattr`: `check(target)` is called before the first forward and raises where the drafter
-cannot work for that target; `proposer` names who made the last proposal, where there are several;
+cannot work for that target; `proposer` names who made the last proposal, where there are several, and then `parts` and
+`propose_by(index, history, m)` let a controller ask one of them alone;
 `learn(prompt, output)` marks a drafter that has to be told ordinary decoding's output.
 """
 

@@ -1,12 +1,14 @@
-"""Two drafters as one: what the first proposes, if it proposes anything, else what the second does.
+"""Several drafters as one: what the first proposes, if it proposes anything, else what the next one does.
 
 `prompt-lookup+ar` looks up first, which costs next to nothing and is right for long where text repeats, and asks the
-model where there is nothing to look up. Each round's record says who proposed.
+model where there is nothing to look up. Each round's record says who proposed. A controller asks the part that it
+expects most of (`propose_by`); all parts follow the output, so whichever is asked next is up to date.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from runtime.protocols import Drafter, Proposal, SamplingDrafter, Target
 from runtime.sampling import Sampling
@@ -15,22 +17,27 @@ from telemetry.fields import Way
 
 
 class Composed:
-    """`first` before `second`. `proposer`: the name of the one that made the last proposal, None if nobody did."""
+    """`parts` in their order, those of a composed one in its place.
 
-    def __init__(self, first: Drafter, second: Drafter) -> None:
+    `proposer`: the name of the part that made the last proposal, or that alone was asked for it; None: nobody made one.
+    """
+
+    def __init__(self, *parts: Drafter) -> None:
         """UsageError for a drafter that has to be told ordinary decoding's output: it is for bounds, not for use."""
-        for part in (first, second):
+        for part in parts:
             if hasattr(part, "learn"):
                 raise UsageError(f"the drafter {part.name} knows the output beforehand: it cannot be part of another")
-        self.parts = (first, second)
-        self.name = f"{first.name}+{second.name}"
-        self.prefix_consistent = first.prefix_consistent and second.prefix_consistent
+        self.parts: Sequence[Drafter] = tuple(
+            chain.from_iterable(part.parts if isinstance(part, Composed) else (part,) for part in parts)
+        )
+        self.name = "+".join(part.name for part in self.parts)
+        self.prefix_consistent = all(part.prefix_consistent for part in self.parts)
         self.pure_in_history = all(getattr(part, "pure_in_history", False) for part in self.parts)
         self.proposer: str | None = None
         self.length = 0
 
     def _settle(self) -> None:
-        """`length` is what the longer state covers, so that the loop rewinds where either has to be."""
+        """`length` is what the longer state covers, so that the loop rewinds where any has to be."""
         self.length = max(part.length for part in self.parts)
 
     @property
@@ -45,7 +52,7 @@ class Composed:
         return sum(getattr(part, "snapshot_bytes", 0) for part in self.parts)
 
     def check(self, target: Target) -> None:
-        """Raise what either raises if it cannot work for `target`."""
+        """Raise what any of them raises if it cannot work for `target`."""
         for part in self.parts:
             check = getattr(part, "check", None)
             if check is not None:
@@ -58,7 +65,7 @@ class Composed:
                 part.sample_with(sampling)
 
     def reset(self, prompt: Sequence[int]) -> None:
-        """Reset both."""
+        """Reset all."""
         self.proposer = None
         for part in self.parts:
             part.reset(prompt)
@@ -66,18 +73,24 @@ class Composed:
 
     def propose(self, history: Sequence[int], m: int) -> Proposal:
         """The first proposal that is not empty."""
-        self.proposer = None
         if m:
-            for part in self.parts:
-                proposal = part.propose(history, m)
+            for index in range(len(self.parts)):
+                proposal = self.propose_by(index, history, m)
                 if len(proposal):
-                    self.proposer = part.name
-                    self._settle()
                     return proposal
+        self.proposer = None
         return Proposal(())
 
+    def propose_by(self, index: int, history: Sequence[int], m: int) -> Proposal:
+        """What that part proposes, the others not being asked."""
+        part = self.parts[index]
+        self.proposer = part.name
+        proposal = part.propose(history, m)
+        self._settle()
+        return proposal
+
     def commit(self, tokens: Sequence[int]) -> None:
-        """Tell both."""
+        """Tell all."""
         for part in self.parts:
             part.commit(tokens)
         self._settle()

@@ -9,7 +9,7 @@ whose object is called as `make_mine(target, **options)` and returns a `runtime.
 parameters are the options that a spec may set (`mine:depth=3`), converted as they are annotated: int, float or str.
 A built-in name cannot be taken over.
 
-`A+B` is a drafter as well: A's proposal where it has one, else B's (`runtime.drafters.composed`).
+`A+B` is a drafter as well: A's proposal where it has one, else B's (`runtime.drafters.composed`); so is `A+B+C`.
 """
 
 from __future__ import annotations

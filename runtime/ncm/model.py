@@ -39,7 +39,6 @@ class Generator(nn.Module):
         self.final_norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, config.codebook_size)
         self._n_layers = config.n_layers
-        self._n_levels = config.n_levels
         self._layouts = Layouts(config)
         self._units = Units(config) if config.prefix_attention == "units" else None
         moved = config.cell_order != "rows"

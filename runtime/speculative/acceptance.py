@@ -20,23 +20,35 @@ PRIOR = 0.7
 PRIOR_WEIGHT = 1.0
 """Judged positions that the prior counts as for the first one, and the first one for all later ones together."""
 
+HANDED_ON = 0.4
+"""How far the prior moves towards what a generation learnt, for the next one of the same drafter: prompts differ, so it
+takes several that agree.
+"""
+
+FORGOTTEN = 0.1
+"""How far it then moves back to PRIOR, so that a drafter that was given up is tried again."""
+
 LIKENESS = 6.0
 """Judged positions that all later ones together count as for each of them."""
 
 KEPT = 0.98
 """Part of what was learnt that a further round leaves."""
 
-ALARM = 4.6
-"""Log-likelihood ratio (100 : 1) at which a change is taken for real."""
+ALARM = 6.9
+"""Log-likelihood ratio (1000 : 1) at which a change is taken for real."""
 
 _NEVER, _ALWAYS = 0.02, 0.98
 """Chances are kept from the ends in the sums, where a single outcome would prove anything."""
 
 
 class Acceptance:
-    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted."""
+    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted.
 
-    def __init__(self, longest: int) -> None:
+    prior: chance taken for a position of which nothing is known.
+    """
+
+    def __init__(self, longest: int, prior: float = PRIOR) -> None:
+        self._prior = prior
         self._reached = [0.0] * longest
         self._accepted = [0.0] * longest
         self.n_rounds = 0
@@ -69,8 +81,13 @@ class Acceptance:
             survival *= chance
             yield survival
 
+    def hand_on(self) -> float:
+        """The prior for the generation after this one."""
+        prior = self._prior + (next(self._chances()) - self._prior) * HANDED_ON
+        return prior + (PRIOR - prior) * FORGOTTEN
+
     def _chances(self) -> Iterator[float]:
-        first = (self._accepted[0] + PRIOR_WEIGHT * PRIOR) / (self._reached[0] + PRIOR_WEIGHT)
+        first = (self._accepted[0] + PRIOR_WEIGHT * self._prior) / (self._reached[0] + PRIOR_WEIGHT)
         later = (sum(self._accepted[1:]) + PRIOR_WEIGHT * first) / (sum(self._reached[1:]) + PRIOR_WEIGHT)
         yield first
         for reached, accepted in zip(self._reached[1:], self._accepted[1:], strict=True):

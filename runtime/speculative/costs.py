@@ -44,6 +44,7 @@ class Curve:
         ]
         if not points or any(width < 1 for _, width in points) or any(row[0][0] != 1 for row in self._rows):
             raise ValueError("a curve needs the cost of width 1 at every context")
+        self._lines: dict[int, list[tuple[int, float]]] = {}
 
     @classmethod
     def of(cls, records: Iterable[VerifyCostRecord]) -> Curve:
@@ -52,13 +53,11 @@ class Curve:
 
     def at(self, width: int, context: int) -> float:
         """Nanoseconds of a forward over `width` positions with `context` positions before it."""
-        return _interpolate(
-            [(c, _interpolate(row, width)) for c, row in zip(self._contexts, self._rows, strict=True)], context
-        )
-
-    def relative(self, width: int, context: int) -> float:
-        """The same in steps: forwards over one position."""
-        return self.at(width, context) / self.at(1, context)
+        line = self._lines.get(width)
+        if line is None:
+            line = [(c, _interpolate(row, width)) for c, row in zip(self._contexts, self._rows, strict=True)]
+            self._lines[width] = line
+        return _interpolate(line, context)
 
 
 def _interpolate(line: Sequence[tuple[int, float]], at: int) -> float:
@@ -94,28 +93,22 @@ class Level:
         self.value += (value - self.value) * max(1 / self.n, NEW)
 
 
-class Costs:
-    """Steps and rounds of one target and drafter on one machine. Lives as long as these do, over generations too.
+class StepCosts:
+    """Steps of one target on one machine. Lives as long as these do, over generations too.
 
-    curve: as measured, or None. longest: most tokens of a proposal.
+    curve: as measured, or None.
     """
 
-    def __init__(self, curve: Curve | None = None, *, longest: int) -> None:
+    def __init__(self, curve: Curve | None = None) -> None:
         self._curve = curve
         self._step = Level(None if curve is None else 1.0)
         self._single = Level()
-        self._excess = Level()
-        self._by_length = [Level() for _ in range(longest + 1)]
+        self._context, self._unit_there = -1, 1.0  # a decision asks for that of one context many times
 
     @property
     def is_known(self) -> bool:
         """Whether anything is known of a step's cost."""
         return self._step.value is not None or self._single.value is not None
-
-    @property
-    def knows_rounds(self) -> bool:
-        """Whether a round with a proposal was seen."""
-        return self._excess.value is not None
 
     def step(self, context: int) -> float:
         """An ordinary, pipelined step."""
@@ -130,35 +123,55 @@ class Costs:
             return self.step(context) * BUBBLE
         return self._single.value * self._unit(context)
 
-    def round(self, proposed: int, context: int) -> float:
-        """A round with that many proposed tokens, drafting included."""
-        return self.single(context) + self._find_excess(proposed, context)
-
-    def observe_step(self, ns: int, context: int, *, is_pipelined: bool) -> None:
+    def observe(self, ns: int, context: int, *, is_pipelined: bool) -> None:
         """A step took so long; is_pipelined: the next one was in flight, and it had been itself."""
         (self._step if is_pipelined else self._single).observe(ns / self._unit(context))
 
-    def observe_round(self, ns: int, proposed: int, context: int) -> None:
+    def guess_excess(self, proposed: int, context: int) -> float:
+        """What a round with that many proposed tokens costs beyond a step before anything was seen of it."""
+        slope = CAUTIOUS * proposed
+        if self._curve is not None:
+            slope = self._curve.at(proposed + 1, context) / self._unit(context) - 1
+        return max(slope, LEAST * proposed) * self.step(context)
+
+    def _unit(self, context: int) -> float:
+        if self._curve is not None and context != self._context:
+            self._context, self._unit_there = context, self._curve.at(1, context)
+        return self._unit_there
+
+
+class RoundCosts:
+    """Rounds with the proposals of one drafter, beside the steps of its target. longest: most tokens of a proposal."""
+
+    def __init__(self, steps: StepCosts, *, longest: int) -> None:
+        self._steps = steps
+        self._excess = Level()
+        self._by_length = [Level() for _ in range(longest + 1)]
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a round with a proposal was seen."""
+        return self._excess.value is not None
+
+    def round(self, proposed: int, context: int) -> float:
+        """A round with that many proposed tokens, drafting included."""
+        return self._steps.single(context) + self._find_excess(proposed, context)
+
+    def observe(self, ns: int, proposed: int, context: int) -> None:
         """A round with a proposal took so long."""
-        if not self.is_known:
+        steps = self._steps
+        if not steps.is_known:
             return
-        excess = max(ns - self.single(context), LEAST * self.step(context) * proposed)
-        ratio = excess / self._shape(proposed, context)
+        excess = max(ns - steps.single(context), LEAST * steps.step(context) * proposed)
+        ratio = excess / steps.guess_excess(proposed, context)
         self._excess.observe(ratio)
         self._by_length[proposed].observe(ratio)
 
     def _find_excess(self, proposed: int, context: int) -> float:
         if proposed == 0:
             return 0.0
-        shape, overall, own = self._shape(proposed, context), self._excess.value or 1.0, self._by_length[proposed]
+        guess, overall = self._steps.guess_excess(proposed, context), self._excess.value or 1.0
+        own = self._by_length[proposed]
         n = min(own.n, 1 / NEW)
         ratio = overall if own.value is None else (PRIOR_WEIGHT * overall + n * own.value) / (PRIOR_WEIGHT + n)
-        return shape * ratio
-
-    def _shape(self, proposed: int, context: int) -> float:
-        """What a round of that length costs beyond a step before anything was seen of it."""
-        slope = CAUTIOUS * proposed if self._curve is None else self._curve.relative(proposed + 1, context) - 1
-        return max(slope, LEAST * proposed) * self.step(context)
-
-    def _unit(self, context: int) -> float:
-        return 1.0 if self._curve is None else self._curve.at(1, context)
+        return guess * ratio

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from runtime.device import barrier, drain, read
@@ -31,10 +31,13 @@ from runtime.speculative.trimming import trim
 from runtime.speculative.verification import name_outcome, name_rule
 from telemetry.fields import Coupling, Timing
 
+Propose: TypeAlias = Callable[[Sequence[int], int], Proposal]
+"""A drafter's `propose`, or a part's."""
+
 _in_use: WeakValueDictionary[int, Speculative] = WeakValueDictionary()
 """Who reset a drafter last, by the drafter's id: its state belongs to that one."""
 
-_NOTHING = Proposal(())
+NOTHING = Proposal(())
 """Stands for every empty proposal: an empty array of mlx would be one of floats."""
 
 
@@ -88,28 +91,46 @@ class Speculative:
 
     def step(self, open_round: OpenRound) -> None:
         """Do one round; it commits at least one token unless the generation was cancelled in the middle of it."""
-        self.complete(open_round, self.ask(open_round, self.draft_length))
+        self.begin()
+        self.complete(open_round, self.ask(open_round, self.draft_length, self.drafter.propose))
 
-    def ask(self, open_round: OpenRound, m: int) -> Proposal:
-        """Begin a round: what the drafter proposes, at most `m` tokens."""
+    def begin(self) -> None:
+        """Begin a round."""
         self._session.begin_round()
         self._require_drafter()
-        return self._draft(open_round, m)
 
-    def ask_nothing(self, open_round: OpenRound) -> Proposal:
-        """Begin a round without the drafter."""
-        self._session.begin_round()
-        open_round.mark("draft", "host")
-        return _NOTHING
+    def ask(self, open_round: OpenRound, m: int, propose: Propose) -> Proposal:
+        """What the drafter proposes that way, at most `m` tokens."""
+        open_round.requested = self._session.limit_proposal(m)
+        proposal = propose(self._session.history, open_round.requested)
+        check_length(self.drafter, proposal, open_round.requested)
+        open_round.proposed = len(proposal)
+        open_round.proposer = getattr(self.drafter, "proposer", None)
+        if not open_round.proposed:
+            return NOTHING
+        if open_round.proposer is not None and self.coupling == "residual":
+            open_round.q_source = "point" if proposal.q is None else "drafter"
+        return proposal
 
     def complete(self, open_round: OpenRound, proposal: Proposal) -> None:
         """The round from there on."""
+        self._mark_draft(open_round, proposal)
         if self._session.cancelled or not self._verify_and_judge(open_round, proposal):
             open_round.void("cancelled")
         trim(self._session, open_round, longest=self.draft_length, attributed=self._attributed)
         self._rewind(open_round)
         if self._overlap is not None:
             self._overlap.measure(open_round, proposal)
+
+    def _mark_draft(self, open_round: OpenRound, proposal: Proposal) -> None:
+        if isinstance(proposal.tokens, (list, tuple)):
+            self._check_ids(proposal.tokens)
+            open_round.mark("draft", "host")
+        elif self._attributed:
+            barrier(proposal.tokens)
+            open_round.mark("draft", "barrier")
+        else:
+            open_round.mark("draft", "host_launch")
 
     def _verify_and_judge(self, open_round: OpenRound, proposal: Proposal) -> bool:
         """Whether the proposal was judged: not if the generation was cancelled while the device worked."""
@@ -128,25 +149,6 @@ class Speculative:
         rows, logits, self._logits = self._session.rows, self._logits, None
         if rows is not None:
             rows.extend(logits[index : index + 1] for index in range(count))
-
-    def _draft(self, open_round: OpenRound, m: int) -> Proposal:
-        session = self._session
-        open_round.requested = session.limit_proposal(m)
-        proposal = self.drafter.propose(session.history, open_round.requested)
-        check_length(self.drafter, proposal, open_round.requested)
-        open_round.proposed = len(proposal)
-        open_round.proposer = getattr(self.drafter, "proposer", None)
-        if not open_round.proposed:
-            proposal = _NOTHING
-        if isinstance(proposal.tokens, (list, tuple)):
-            self._check_ids(proposal.tokens)
-            open_round.mark("draft", "host")
-        elif self._attributed:
-            barrier(proposal.tokens)
-            open_round.mark("draft", "barrier")
-        else:
-            open_round.mark("draft", "host_launch")
-        return proposal
 
     def _verify(self, open_round: OpenRound, proposal: Proposal, verify: Callable[[Any], Any] | None) -> Any:
         """What `verify` makes of the logits (proposed + 1, vocab) after the last token and each proposed one, or they

@@ -1,23 +1,23 @@
-"""What a drafter on the host would have offered while ordinary steps were made, held against what they committed."""
+"""What drafters on the host would have offered in rounds that are not theirs, held against what was committed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from runtime.protocols import Drafter
-from runtime.speculative.controller import Controller
 from runtime.speculative.costs import Level
+from runtime.speculative.standing import Standing
 
 CHEAP = 0.01
-"""Part of a step that asking may take for the drafter to be asked while steps are made."""
+"""Part of a step that asking may take, for a drafter to be asked in rounds that are not its own."""
 
 
 class Watch:
-    """Asks a drafter that proposes on the host, one proposal after the other, and tells the controller how each did."""
+    """Asks one drafter that works on the host, one proposal after the other, and notes in `standing` how each did."""
 
-    def __init__(self, drafter: Drafter, controller: Controller) -> None:
+    def __init__(self, drafter: Drafter, standing: Standing) -> None:
         self._drafter = drafter
-        self._controller = controller
+        self._standing = standing
         self._offered: Sequence[int] = ()
         self._right = 0
         self._cost = Level()
@@ -31,29 +31,31 @@ class Watch:
 
     def expects(self, history: Sequence[int], limit: int) -> bool:
         """Whether the drafter has something for what follows `history`, as far as it was right until here."""
-        if not self._offered and limit > 0:
+        if not self._offered and not self._was_asked and limit > 0:
             self._offered, self._right = self._drafter.propose(history, limit).tokens, 0
-            self._was_asked = True
-            self._controller.observe_offer(len(self._offered))
+            self.note_offer(len(self._offered))
         return len(self._offered) > 0
 
-    def note(self, draft_ns: int, offered: int | None = None) -> None:
-        """A round spent so long on drafting; offered: what it was offered, if it asked for itself."""
-        if offered is not None:
-            self._controller.observe_offer(offered)
-        if self._was_asked or offered is not None:
+    def note_offer(self, offered: int) -> None:
+        """It was asked, and offered so many tokens."""
+        self._standing.observe_offer(offered)
+        self._was_asked = True
+
+    def note_draft(self, draft_ns: int | None) -> None:
+        """The round spent so long on drafting; None: part of it on a drafter that is not on the host."""
+        if self._was_asked and draft_ns is not None:
             self._cost.observe(draft_ns)
         self._was_asked = False
 
     def see(self, tokens: Sequence[int]) -> None:
-        """These were committed by steps."""
+        """These were committed, without a proposal of this drafter's."""
         for token in tokens:
             if not self._offered:
                 return
             stands = self._offered[self._right] == token
             self._right += stands
             if not stands or self._right == len(self._offered):
-                self._controller.observe_watched(len(self._offered), self._right)
+                self._standing.acceptance.observe(len(self._offered), self._right)
                 self.stop()
 
     def stop(self) -> None:

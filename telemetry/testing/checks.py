@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from telemetry.testing.conditions import Attributes, find_faults, say_condition
+from telemetry.testing.conditions import Attributes, find_alike, find_faults, say_condition
 from telemetry.testing.failure import fail
 from telemetry.testing.tree import Span
 
@@ -23,10 +23,10 @@ def check_count(spans: Spans, at_least: int | None, at_most: int | None) -> None
     if low <= n <= high:
         return
     bound, limit = ("at least", low) if at_most is None else ("at most", high) if at_least is None else ("exactly", low)
-    if n < low:
-        nearest, notes = _find_nearest(spans)
-    else:
-        nearest, notes = None, {span: f"{index + 1} of {n}" for index, span in enumerate(spans)}
+    nearest, notes = _find_nearest(spans) if n < low else (None, {})
+    if n and not notes:
+        nearest = None  # those that were found say more than a list of names
+    notes |= {span: f"{index} of {n}" for index, span in enumerate(spans, 1)}
     raise fail(spans.forest, f"{bound} {spans.wanted.describe(limit)}", str(n), nearest=nearest, notes=notes)
 
 
@@ -51,9 +51,14 @@ def _find_nearest(spans: Spans) -> tuple[str, dict[Span, str]]:
             near[1].append("it is at the top" if parent is None else f"it is under {parent.name!r} ({parent.span_id})")
     if near is not None:
         note = "; ".join(near[1])
-        return f"{near[0].name!r} ({near[0].span_id}): {note}", {near[0]: note}
+        return _say_nearest(near[0], note, spans.wanted.attributes), {near[0]: note}
     names = sorted({span.name for span in spans.forest.spans})
     return f"none; there are: {', '.join(map(repr, names)) or 'no spans'}", {}
+
+
+def _say_nearest(span: Span, note: str, attributes: Attributes) -> str:
+    """The span, what it lacks, and attributes whose names may have been meant."""
+    return f"{span.name!r} ({span.span_id}): {'; '.join([note, *find_alike(span, attributes)])}"
 
 
 def check_attributes(spans: Spans, attributes: Attributes) -> None:
@@ -66,18 +71,21 @@ def check_attributes(spans: Spans, attributes: Attributes) -> None:
         expected,
         {span: "; ".join(faults) for span in spans if (faults := find_faults(span, attributes))},
         "without",
+        attributes,
     )
 
 
-def raise_notes(spans: Spans, expected: str, notes: Mapping[Span, str], what: str) -> None:
-    """Raise if there are notes; the first is the nearest miss."""
+def raise_notes(
+    spans: Spans, expected: str, notes: Mapping[Span, str], what: str, attributes: Attributes | None = None
+) -> None:
+    """Raise if there are notes; the first is the nearest miss. attributes: what was asked of each."""
     if notes:
         first, note = next(iter(notes.items()))
         raise fail(
             spans.forest,
             expected,
             f"{len(notes)} of {len(spans)} {what}",
-            nearest=f"{first.name!r} ({first.span_id}): {note}",
+            nearest=_say_nearest(first, note, attributes or {}),
             notes=notes,
         )
 

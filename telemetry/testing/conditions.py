@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +19,9 @@ Attributes: TypeAlias = Mapping[str, Any]
 
 ALIKE = 0.6
 """How much alike (difflib's ratio) two names are that may have been taken for one another."""
+
+ALIKE_ATTRIBUTES = 0.85
+"""The same of two attributes, whose names begin alike."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,13 @@ def matches_name(name: str, pattern: str) -> bool:
 def find_faults(span: Span, attributes: Attributes) -> list[str]:
     """What is wrong with a span's attributes, each in words."""
     return [fault for name, wanted in attributes.items() if (fault := _find_fault(span, name, wanted))]
+
+
+def find_alike(span: Span, attributes: Attributes) -> list[str]:
+    """Of attributes that a span should have and has not: those it has whose names may have been meant, in words."""
+    missing = [name for name, wanted in attributes.items() if wanted is not None and name not in span.attributes]
+    close = [get_close_matches(name, span.attributes, 1, ALIKE_ATTRIBUTES) for name in missing]
+    return [f"it has {name}" for [name] in filter(None, close)]
 
 
 def _find_fault(span: Span, name: str, wanted: Any) -> str | None:

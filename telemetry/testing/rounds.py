@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 from telemetry.fields import COMMITS_ONE_MORE, STAGES
@@ -23,6 +23,8 @@ _JUDGED = (*COMMITS_ONE_MORE, "stop")
 """Outcomes of rounds that ran to their end."""
 
 _COUNTS = ("index", "requested", "proposed", "accepted", "committed", "cut", "outcome", "width", "cache_length")
+_CHOSE_NONE = ("budget", "landing", "last")
+"""Why a controller asks for nothing."""
 _ORDINARY_STAGES = ("verify", "synchronize")
 _FOLLOWED_STAGES = ("draft", *_ORDINARY_STAGES, "rewind")
 """Of a controller's step: it is decided on, and the drafter follows it."""
@@ -35,14 +37,15 @@ def assert_rounds_consistent(source: Spans | Iterable[Record]) -> None:
 
     Rounds: none is missing, doubled or elsewhere; they follow one another in time, with their stages inside them.
     Tokens: accepted + cut <= proposed <= requested, which is what was asked for; committed = accepted, and one more
-    after a correction, a bonus or a step; only the last round may cut. Lengths: the caches hold the committed history
+    after a correction, a bonus or a step; only the last round may cut. A controller says why it chose m, nobody else
+    does. Lengths: the caches hold the committed history
     less its last token. Sums: the generation's rounds, output and times are those of its rounds; usage stands on it
     alone.
     """
     spans = source if isinstance(source, Spans) else Spans.from_records(source)
     forest = spans.forest
     generations = [span for span in spans if is_generation(span)]
-    faults = [*_find_strays(spans), *(fault for each in generations for fault in _check_generation(forest, each))]
+    faults = [*(fault for each in generations for fault in _check_generation(forest, each)), *_find_strays(spans)]
     if faults or not generations:
         notes: dict[Span, str] = {}
         for span, note in faults:
@@ -96,7 +99,12 @@ def _check_tokens(generation: Facts, rounds: list[Facts]) -> Iterator[Fault]:
         if each["index"] != place:
             yield each.span, f"index is {each['index']}, but it is round {place} in time"
         is_last = place == len(rounds) - 1
-        for fault in (*_check_counts(each, is_last), *_check_lengths(generation, each, committed)):
+        checks = (
+            _check_counts(each, is_last),
+            _check_lengths(generation, each, committed),
+            _check_choice(generation, each),
+        )
+        for fault in chain.from_iterable(checks):
             yield each.span, fault
         committed += each["committed"]
 
@@ -110,6 +118,8 @@ def _check_counts(each: Facts, is_last: bool) -> Iterator[str]:
         yield f"{accepted} accepted and {cut} cut are more than {proposed} proposed"
     if proposed > each["requested"]:
         yield f"{proposed} proposed are more than {each['requested']} requested"
+    if each["proposer"] is not None and not each["requested"]:
+        yield f"proposer is {each['proposer']!r}, but nothing was requested"
     holds = {
         "correction": accepted < proposed,
         "bonus": 0 < accepted == proposed,
@@ -134,7 +144,7 @@ def _check_lengths(generation: Facts, each: Facts, committed: int) -> Iterator[s
         return
     speculative = generation["drafter"] is not None
     budget = generation["max_tokens"] - committed
-    requested = min(generation["draft_length"], budget - 1) if speculative else 0
+    requested = max(0, min(generation["draft_length"], budget - 1)) if speculative else 0
     # A round that would cross the point from which K/V are quantised is kept short of it.
     may_be_fewer = generation["kv_bits"] is not None or generation["controlled"]
     shortened = may_be_fewer and each["requested"] < requested
@@ -149,6 +159,17 @@ def _check_lengths(generation: Facts, each: Facts, committed: int) -> Iterator[s
         yield f"cache_length is {each['cache_length']}, but the history less its last token is {held}"
     if each["drafter_length"] is not None and each["drafter_length"] > held:
         yield f"drafter_length is {each['drafter_length']}, but the history less its last token is {held}"
+
+
+def _check_choice(generation: Facts, each: Facts) -> Iterator[str]:
+    """A controller says why it chose m, and nobody else does."""
+    reason = each["reason"]
+    if reason is not None and not generation["controlled"]:
+        yield f"reason is {reason}, but no controller chose {each['requested']}"
+    if reason is None and generation["controlled"] and each["outcome"] in _JUDGED:
+        yield f"a controller chose {each['requested']}, but gives no reason"
+    if reason in _CHOSE_NONE and each["requested"]:
+        yield f"reason is {reason}, but {each['requested']} were requested"
 
 
 def _check_times(forest: Forest, span: Span) -> Iterator[Fault]:

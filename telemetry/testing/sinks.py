@@ -29,13 +29,18 @@ __tracebackhide__ = True
 
 Totals: TypeAlias = dict[str, int]
 
-KINDS: tuple[tuple[type[Struct], str, tuple[str, ...]], ...] = (
-    (GenerationRecord, "generations", ()),
-    (RoundRecord, "rounds", ("proposed", "accepted", "committed", "cut")),
-    (NcmRecord, "ncm_generations", ()),
-    (LevelRecord, "levels", ("prefix_processed", "prefix_reused")),
+KINDS: tuple[tuple[type[Struct], str, tuple[str, ...], tuple[str, ...]], ...] = (
+    (GenerationRecord, "generations", (), ()),
+    (
+        RoundRecord,
+        "rounds",
+        ("proposed", "accepted", "committed", "cut", "overlap_positions"),
+        ("reason", "proposer"),
+    ),
+    (NcmRecord, "ncm_generations", (), ()),
+    (LevelRecord, "levels", ("prefix_processed", "prefix_reused"), ()),
 )
-"""What is counted: the kind of record, its table, and the fields that are summed."""
+"""What is counted: the kind of record, its table, the fields that are summed, and those that are counted where set."""
 
 COUNTERS = {
     "generations": f"{PREFIX}generations_started_total",
@@ -44,6 +49,9 @@ COUNTERS = {
     "accepted": f"{PREFIX}accepted_tokens_total",
     "committed": f"{PREFIX}committed_tokens_total",
     "cut": f"{PREFIX}cut_tokens_total",
+    "overlap_positions": f"{PREFIX}overlap_positions_total",
+    "reason": f"{PREFIX}controlled_rounds_total",
+    "proposer": f"{PREFIX}proposer_proposals_total",
     "ncm_generations": f"{PREFIX}ncm_generations_started_total",
     "levels": f"{PREFIX}ncm_level_seconds_count",
     "prefix_processed": f"{PREFIX}ncm_prefix_positions_computed_total",
@@ -63,7 +71,8 @@ def assert_sinks_agree(
     outputs: Iterable[Output] | None = None,
 ) -> None:
     """What two or more sinks say of the same generations is the same: how many generations, rounds and levels there
-    were, and the sums of their tokens and positions (`KINDS`), as far as each sink knows them.
+    were, the sums of their tokens and positions, and how many rounds say a controller's reason or who proposed
+    (`KINDS`), as far as each sink knows them.
 
     records: a recorder's. spans: of any origin; beside records or a store they are also compared one by one: none may
     be missing, doubled, moved or changed. store: a store, or a connection to its tables. counters: a Prometheus
@@ -107,28 +116,32 @@ def _open(store: Path | str | DuckDBPyConnection) -> Iterator[DuckDBPyConnection
 
 def _total_records(records: Sequence[Record]) -> Totals:
     totals: Totals = {}
-    for kind, name, fields in KINDS:
+    for kind, name, summed, counted in KINDS:
         found = [record for record in records if isinstance(record, kind)]
-        totals |= {name: len(found)} | {field: sum(getattr(record, field) for record in found) for field in fields}
+        totals[name] = len(found)
+        totals |= {field: sum(getattr(each, field) or 0 for each in found) for field in summed}
+        totals |= {field: sum(getattr(each, field) is not None for each in found) for field in counted}
     return totals
 
 
 def _total_tables(con: DuckDBPyConnection) -> Totals:
     totals: Totals = {}
-    for _, name, fields in KINDS:
-        sums = [f"coalesce(sum({field}), 0)::BIGINT" for field in fields]
-        [row] = con.execute(f"SELECT {', '.join(['count(*)', *sums])} FROM {name}").fetchall()
-        totals |= dict(zip((name, *fields), row, strict=True))
+    for _, name, summed, counted in KINDS:
+        columns = ["count(*)", *(f"coalesce(sum({field}), 0)::BIGINT" for field in summed)]
+        columns += [f"count({field})" for field in counted]
+        [row] = con.execute(f"SELECT {', '.join(columns)} FROM {name}").fetchall()
+        totals |= dict(zip((name, *summed, *counted), row, strict=True))
     return totals
 
 
 def _total_spans(spans: Spans) -> Totals:
     totals: Totals = {}
-    for kind, name, fields in KINDS:
+    for kind, name, summed, counted in KINDS:
         found = [span for span in spans if is_kind(span, kind)]
-        names = {field: attribute(kind, field) for field in fields}
-        totals |= {name: len(found)}
-        totals |= {field: sum(span.attributes.get(names[field]) or 0 for span in found) for field in fields}
+        names = {field: attribute(kind, field) for field in (*summed, *counted)}
+        totals[name] = len(found)
+        totals |= {field: sum(span.attributes.get(names[field]) or 0 for span in found) for field in summed}
+        totals |= {field: sum(names[field] in span.attributes for span in found) for field in counted}
     return totals
 
 

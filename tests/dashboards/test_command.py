@@ -117,9 +117,9 @@ def test_spans_that_nobody_wants_are_not_missed(tmp_path: Path, capsys: pytest.C
     write_lines(tmp_path, [header(), run(), *own])
     with Ledger(tmp_path, "http://127.0.0.1:4318/v1/traces") as ledger:
         ledger.note_failed(1)
-        assert "note: spans of 1 generations are not at http" in call(capsys, "--store", str(tmp_path))[2]
+        assert "note: spans of 1 generation are not at http" in call(capsys, "--store", str(tmp_path))[2]
         ledger.note("g1", sent=1, refused=1)
-    said = "note: 1 spans of 1 generations were refused for good by http://127.0.0.1:4318/v1/traces\n"
+    said = "note: spans of 1 generation were refused for good by http://127.0.0.1:4318/v1/traces: 1\n"
     assert call(capsys, "--store", str(tmp_path))[2] == said
 
 

@@ -77,6 +77,7 @@ def test_every_metric_and_label_is_defined() -> None:
         named = re.findall(rf"\b{PREFIX}\w+", expression)
         assert set(named) <= series.keys(), where
         allowed = {"job", "le", "instance", *(label for name in named for label in series[name].labels)}
+        allowed.update(re.findall(r'label_replace\(.*, "(\w+)", "\$1', expression))
         grouped = {label for some in re.findall(r"(?:by|on) \(([^)]*)\)", expression) for label in some.split(", ")}
         matched = set(re.findall(r"(\w+)=~?\"", expression))
         assert grouped | matched <= allowed, where

@@ -66,14 +66,15 @@ class Scraped:
 
 
 def record(store: Path) -> None:
-    """A run of three arms on six prompts, whose forwards take some 10 ms, no two the same; draws; and levels."""
+    """A run of seven arms on six prompts, whose forwards take some 10 ms, no two the same; draws; and levels."""
     clock = FakeClock(tick_ns=1000)
     target = make_target(
         cost_ns=lambda width, context: 9_000_000 + 400_000 * width + draw(clock.monotonic_ns()) % 2_000_000,
         clock=clock,
         eos=(),
     )
-    request = make_request(drafters=("oracle", "wrong"), draft_lengths=(4,), repeats=2, max_tokens=15)
+    drafters = ("oracle", "wrong", "prompt-lookup+suffix")
+    request = make_request(drafters=drafters, draft_lengths=(4, "auto"), repeats=2, max_tokens=15)
     with Journal(store) as journal:
         journal.write(stores.run())
         plan = make_plan(request, make_workload(6), target)
@@ -157,12 +158,24 @@ def test_seconds_per_committed_token_are_sqls(scraped: Scraped) -> None:
     rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
     timed = [row for row in rows if row["class"] == "all" and row["seconds_per_token"] is not None]
     expected = {row["arm"]: row["seconds_per_token"] for row in timed}
-    assert len(expected) == 3
+    assert len(expected) == 7
     selected = '{timing="fused", warm_up="false"}'
     asked = f"sum by (arm) (roundscope_round_seconds_sum{selected})"
     asked += f" / sum by (arm) (roundscope_committed_tokens_total{selected})"
     for expression in (asked, "arm:roundscope_seconds_per_committed_token:ratio"):
         assert scraped.value(expression, "arm") == pytest.approx(expected, rel=1e-12)
+
+
+def test_regret_is_sqls(scraped: Scraped) -> None:
+    """Beyond the best fixed length and beyond ordinary decoding, of which SQL takes the cheaper."""
+    with connect(scraped.store, prepare=queries.install_views) as connected:
+        result = queries.run(connected.con, "controller")
+    rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+    expected = {row["arm"]: row["regret"] for row in rows if row["class"] == "all"}
+    assert len(expected) == 3
+    wheres = [f"speculation: Regret, since counting began {letter}" for letter in "AB"]
+    fixed, ordinary = (scraped.value(read_expressions()[where].replace("$job", ".+"), "arm") for where in wheres)
+    assert {arm: max(fixed[arm], ordinary[arm]) for arm in fixed} == pytest.approx(expected, abs=1e-9)
 
 
 def test_vllms_names_give_the_same_facts(scraped: Scraped) -> None:

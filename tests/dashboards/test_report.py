@@ -30,6 +30,7 @@ def give_two_arms(con: duckdb.DuckDBPyConnection) -> None:
 
 def test_report(con: duckdb.DuckDBPyConnection, show: Show) -> None:
     give_two_arms(con)
+    con.execute("update rounds set proposer = 'ar' where accepted = 4")
     con.execute("update runs set load1 = 0.5, blas_version = '0.3.30', precision = map {'MLX_ENABLE_TF32': '0'}")
     assert show(lambda console: render_report(con, "run-1", console, store="my store")) == (
         """\
@@ -66,6 +67,8 @@ the run ended before forecasts were made; every draft length has to be run.
 Draft length: prompt-lookup was not forecast: it proposes by more than the
 history, or the run ended before forecasts were made; every draft length has to
 be run.
+
+prompt-lookup m=4: rounds in which each part proposed: ar 10.
 
 Recorded: 51 generations with 420 rounds.
 Generations left out of the figures: 1 aborted: the process died.

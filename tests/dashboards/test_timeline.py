@@ -148,6 +148,18 @@ def test_what_was_measured_of_p_and_q_is_a_counter() -> None:
     assert [(each["ts"], each["args"]) for each in found] == [(0.09, {"mean": 0.75})]
 
 
+def test_what_a_controller_chose_is_a_counter() -> None:
+    chosen = [
+        each
+        for n, m in enumerate((4, 0))
+        for each in rounds(A, 1, index=n, start_ns=100 * n, requested=m, reason="best")
+    ]
+    found = [
+        each for each in trace(build([generation(A, controlled=True), *chosen]), "C") if each["name"] == "draft length"
+    ]
+    assert [(each["ts"], each["args"]) for each in found] == [(0.09, {"m": 4}), (0.19, {"m": 0})]
+
+
 @pytest.mark.parametrize(
     ("ending", "name"),
     [

@@ -318,8 +318,8 @@ class Recomputed:
                     (timing, one)
                     for timing, whole in of
                     for g in whole
-                    if (g["coupling"], g["q_source"]) == (coupling, source)
                     for one in self.by_generation[g["generation_id"]]
+                    if one["proposed"] and (g["coupling"], one.get("q_source") or g["q_source"]) == (coupling, source)
                 ]
                 measured = [one for _, one in rounds if one.get("overlap") is not None]
                 fused = [one for timing, one in rounds if timing == "fused"]
@@ -338,9 +338,9 @@ class Recomputed:
                     found.append(row)
         first = {"residual": 0, "equality": 1}
 
-        def order(row: Row) -> tuple[str, int, bool, str, int, str]:
+        def order(row: Row) -> tuple[str, int, bool, str, int, str, str]:
             place = (row["drafter"], row["draft_length"], row["class"] == "all", row["class"])
-            return (*place, first[row["coupling"]], row["arm"])
+            return (*place, first[row["coupling"]], row["q_source"] or "", row["arm"])
 
         yield from sorted(found, key=order)
 

@@ -73,20 +73,22 @@ def decisions(data: Recomputed) -> Iterator[Row]:
     for generation, scope in data.groups:
         if not generation["controlled"]:
             continue
-        found: dict[tuple[int, int], list[Row]] = defaultdict(list)
+        found: dict[tuple[int, int, str], list[Row]] = defaultdict(list)
         for whole in data.whole(generation["arm"], scope, "fused"):
             before = 0
             for one in sorted(data.by_generation[whole["generation_id"]], key=lambda row: row["index"]):
-                found[1 + 4 * before // whole["n_committed"], one["requested"]].append(one)
+                key = 1 + 4 * before // whole["n_committed"], one["requested"], one.get("proposer") or ""
+                found[key].append(one)
                 before += one["committed"]
-        for (quarter, m), rounds in sorted(found.items()):
+        for (quarter, m, proposer), rounds in sorted(found.items()):
             label = data.label(generation, scope)
             del label["draft_length"]
             yield label | {
                 "quarter": quarter,
                 "m": m,
+                "proposer": proposer or None,
                 "n_rounds": len(rounds),
-                "share": len(rounds) / sum(len(them) for (its, _), them in found.items() if its == quarter),
+                "share": len(rounds) / sum(len(them) for (its, *_), them in found.items() if its == quarter),
                 "n_empty": sum(one["proposed"] == 0 for one in rounds) if m else 0,
                 "accepted_per_round": sum(one["accepted"] for one in rounds) / len(rounds),
             }

@@ -20,7 +20,7 @@ def drafters(data: Recomputed) -> Iterator[Row]:
         rounds = rounds_of(data, data.whole(arm, scope, "fused"))
         attributed = rounds_of(data, data.whole(arm, scope, "attributed"))
         found = data.compare(arm, scope)
-        who = Counter(one["proposer"] for one in rounds if one.get("proposer"))
+        who = Counter(one["proposer"] for one in rounds if one.get("proposer") and one["proposed"])
         yield data.label(generation, scope) | {
             "n_prompts": found["n_prompts"],
             "verdict": found["verdict"],

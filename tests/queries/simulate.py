@@ -182,6 +182,9 @@ class Simulation:
         is_coupled = row["policy"] == "stochastic" and arm.draft_length > 0
         row["coupling"] = arm.coupling if is_coupled else None
         row["q_source"] = "drafter" if is_coupled and arm.coupling == "residual" else None
+        for one in rounds if row["q_source"] else ():
+            if one["proposer"] is not None and one["proposed"]:
+                one["q_source"] = "point" if str(arm.drafter).startswith(one["proposer"]) else "drafter"
         for one in rounds if is_coupled and row["timing"] == "attributed" else ():
             one["overlap_positions"] = min(one["accepted"] + 1, one["proposed"] - one["cut"]) or None
             share = one["t_round_ns"] % 997 / 997
@@ -232,7 +235,7 @@ class Simulation:
             "trim_ns": trim,
             "trim_basis": "host" if trim else None,
             "rewind_ns": 0,
-            "proposer": arm.drafter.split("+")[left % 2] if proposed and "+" in (arm.drafter or "") else None,
+            "proposer": arm.drafter.split("+")[left % 2] if requested and "+" in (arm.drafter or "") else None,
         }
 
     def _decide(self, chance: random.Random, requested: int) -> Row:

@@ -95,19 +95,23 @@ def test_query_is_the_recomputed(simulated: tuple[duckdb.DuckDBPyConnection, Rec
 
 @pytest.mark.parametrize("name", ["break_even", "completeness", "overlap", "survival", "verdict"])
 def test_rules_of_acceptance_beside_each_other(con: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Couplings are neighbours in `overlap`; a relaxed arm has none, and `verdict` says of it that it is not exact."""
+    """Couplings are neighbours in `overlap`, as are what the parts of a composed drafter draw from; a relaxed arm has
+    none, and `verdict` says of it that it is not exact.
+    """
     arms = (
         Arm(),
         Arm("prompt-lookup", 8, rate=0.4, policy="stochastic"),
         Arm("prompt-lookup", 8, rate=0.3, coupling="equality", policy="stochastic"),
         Arm("prompt-lookup", 8, rate=0.8, policy="relaxed"),
+        Arm("prompt-lookup+ar", 4, rate=0.5, offers=0.8, policy="stochastic"),
     )
     simulation = Simulation(n_prompts=6, arms=arms, tokens=24, noise=0.2)
     simulation.fill(con)
     rows = as_rows(queries.run(con, name))
     assert rows == [approximate(row) for row in recompute(Recomputed.read(con, "run-1"), name)]
     if name == "overlap":
-        assert [row["coupling"] for row in rows] == ["residual", "equality"] * 4
+        assert [row["coupling"] for row in rows[:8]] == ["residual", "equality"] * 4
+        assert [row["q_source"] for row in rows[8:]] == ["drafter", "point"] * 4
         assert all(row["n_judged"] and 0 < row["overlap"] < 1 for row in rows)
     if name == "verdict":
         exact = {row["arm"]: row["is_exact"] for row in rows}
@@ -169,7 +173,7 @@ def test_single_prompts_of_a_class_are_the_recomputed(
 
 
 def test_who_proposed_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
-    arms = (Arm(), Arm("prompt-lookup+ar", 3, rate=0.5, offers=0.8), Arm("suffix", 2))
+    arms = (Arm(), Arm("prompt-lookup+ar", 3, rate=0.5, offers=0.8, auto=True), Arm("suffix", 2))
     simulation = Simulation(arms=arms, n_prompts=6, tokens=20, noise=0.3)
     simulation.fill(con)
     found = as_rows(queries.run(con, "drafters"))
@@ -177,6 +181,9 @@ def test_who_proposed_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:
     by_drafter = {row["drafter"]: row["proposers"] for row in found if row["class"] == "all"}
     assert by_drafter["suffix"] is None
     assert {"ar", "prompt-lookup"} == set(by_drafter["prompt-lookup+ar"].replace(",", "").split()[::2])
+    chosen = as_rows(queries.run(con, "decisions"))
+    assert chosen == [approximate(row) for row in recompute(Recomputed.read(con, simulation.run_id), "decisions")]
+    assert {row["proposer"] for row in chosen} == {None, "ar", "prompt-lookup"}
 
 
 def test_bootstrap_is_the_recomputed(con: duckdb.DuckDBPyConnection) -> None:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from telemetry.importing import LOCK, WORK, Result, import_file
 from telemetry.otlp import write_otlp_json
+from telemetry.sizes import measure_store
 from telemetry.spans import build_spans
+from tests.conftest import child_environment, run_python
 from tests.runtime.commands import call
 from tests.telemetry.disk import really_write
 from tests.telemetry.stores import generation, generation_end, rounds
@@ -41,6 +51,14 @@ def test_there_and_back_again(capsys: pytest.CaptureFixture[str], store: Path, t
     again = tmp_path / "again.otlp.json"
     _export(capsys, other, again)
     assert sorted(read_spans(again), key=str) == sorted(read_spans(file), key=str)
+
+
+def test_an_export_of_nothing_is_an_import_of_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    (tmp_path / "store").mkdir()
+    _export(capsys, tmp_path / "store", file)
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 0 taken, 0 were there already\n", "")
+    assert not other.exists()
 
 
 def test_what_is_foreign_or_malformed_is_refused_with_its_reason(
@@ -85,11 +103,11 @@ def test_what_the_tables_would_reject_is_refused_as_a_whole_and_the_rest_is_take
     sql = f"SELECT {', '.join(f'(SELECT count(*) FROM {table}) AS {table}' for table in tables)}"
     [row] = json.loads(call(capsys, "sql", sql, "--store", other, "--json")[1])
     assert row == {"generations": 1, "rounds": 2, "rejected": 0}
-    assert sorted(path.name for path in other.iterdir()) == ["journal", "roundscope.duckdb"]
+    assert sorted(path.name for path in other.iterdir()) == [LOCK, "journal", "roundscope.duckdb"]
     bad_only = tmp_path / "bad.otlp.json"
     bad_only.write_text(write_otlp_json(list(build_spans(bad))))
     assert call(capsys, "import", bad_only, "--store", tmp_path / "third")[0] == 1
-    assert not list((tmp_path / "third").iterdir())
+    assert [path.name for path in (tmp_path / "third").iterdir()] == [LOCK]
 
 
 def test_an_import_that_finds_no_space_takes_nothing_and_can_be_repeated(
@@ -111,11 +129,67 @@ def test_an_import_that_finds_no_space_takes_nothing_and_can_be_repeated(
         code, out, err = call(capsys, "import", file, "--store", other)
     assert (code, out) == (1, "")
     assert "records could not be written; nothing was imported: free space" in err
-    assert not list(other.iterdir())
+    assert [path.name for path in other.iterdir()] == [LOCK]
     assert call(capsys, "import", file, "--store", other) == (0, "generations: 12 taken, 0 were there already\n", "")
 
 
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+import telemetry.importing
+find = telemetry.importing._find_reasons
+def stop(*arguments):
+    if sys.argv[3] == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    print("here", flush=True)
+    sys.stdin.read()
+    return find(*arguments)
+telemetry.importing._find_reasons = stop
+telemetry.importing.import_file(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_what_a_killed_import_left_is_named_and_deleted_by_the_next(
+    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    _export(capsys, store, file)
+    assert run_python(CHILD, str(file), str(other), "dies").returncode == -signal.SIGKILL
+    assert sorted(path.name for path in other.iterdir()) == [LOCK, WORK]
+    sizes = measure_store(other)
+    assert sizes is not None
+    assert sizes.problems == [f"{other / WORK} is what an import left that was broken off; the next import deletes it"]
+    assert call(capsys, "import", file, "--store", other) == (0, "generations: 12 taken, 0 were there already\n", "")
+    assert sorted(path.name for path in other.iterdir()) == [LOCK, "journal"]
+
+
+def test_a_living_import_is_waited_for(
+    capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else both would take the same generations, and the second would delete what the first works on."""
+    file, other = tmp_path / "spans.otlp.json", tmp_path / "other"
+    _export(capsys, store, file)
+    command = [sys.executable, "-c", CHILD, str(file), str(other), "waits"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment()) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"here\n"
+        sizes = measure_store(other)
+        assert sizes is not None
+        assert sizes.problems == []
+        flock = fcntl.flock
+
+        def let_go_on(file: Any, operation: int) -> None:
+            assert child.stdin is not None
+            child.stdin.close()
+            flock(file, operation)
+
+        monkeypatch.setattr("telemetry.importing.fcntl", SimpleNamespace(flock=let_go_on, LOCK_EX=fcntl.LOCK_EX))
+        assert import_file(file, other) == Result(n_taken=0, n_known=12, refused=Counter())
+
+
 def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, _, err = call(capsys, "import", tmp_path / "none.json", "--store", tmp_path)
-    assert code == 2
-    assert "cannot read" in err
+    file = tmp_path / "none.json"
+    code, _, err = call(capsys, "import", file, "--store", tmp_path)
+    reason = f"[Errno 2] No such file or directory: '{file}'"
+    cure = "name a file that `roundscope export --otlp-json` wrote"
+    assert (code, err) == (2, f"error: cannot read {file}: {reason}; {cure}\n")

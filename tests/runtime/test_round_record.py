@@ -27,7 +27,7 @@ def open_round() -> OpenRound:
     entry.cache_length, entry.drafter_length = 40, 30
     entry.processed, entry.replayed = 20, 10
     entry.overlap, entry.overlap_positions = 0.75, 2
-    entry.proposer = "suffix"
+    entry.proposer, entry.q_source = "suffix", "point"
     entry.outcome = "stop"
     entry.tokens, entry.proposal = [1, 2], [1, 2, 3]
     entry.stop = Stop("end", "stop_string")
@@ -115,6 +115,7 @@ def test_what_is_recorded() -> None:
         "reason": "probe",
         "expected_ns": 200,
         "expected_step_ns": 300,
+        "q_source": "point",
     }
     closed = entry.close()
     assert entry.record(closed, "g", 400, with_text=False) == RoundRecord(**expected)

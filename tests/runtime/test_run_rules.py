@@ -38,7 +38,7 @@ def test_couplings_are_arms_beside_each_other(prompts: Path, capsys: pytest.Capt
     code, out, _ = run(capsys, prompts, "--temperature", "0.1", "--repetition-penalty", "1.1", *couplings)
     said = " ".join(out.split())
     assert code == 0
-    for arm, coupling in (("", "residual"), (" equality", "equality")):
+    for arm, coupling in (("", "residual (q: a point mass)"), (" equality", "equality")):
         about = f"Acceptance: prompt-lookup m=8{arm}, coupled by {coupling}, accepted"
         measured = r" [\d.]+% of \d+ judged tokens; 1 - TV\(p, q\), .* was [\d.]+% there"
         assert re.search(re.escape(about) + measured, said)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from runtime.cli.sending import sending_spans
 from runtime.generate import decode
 from runtime.testing import ScriptedTarget
 from telemetry.journal import Journal
-from telemetry.ledger import Ledger
+from telemetry.ledger import read_losses
 from telemetry.recorder import Recorder
 from telemetry.sidecar import Sidecar
 from tests.conftest import run_python
@@ -32,7 +30,6 @@ TEXTS = ["dabcabcabcab", "eabcabcabcab"]
 SUMMARY = re.compile(
     r"spans: (\d+) sent, (\d+) refused by the receiver, (\d+) not delivered(?: \((.*?)\))?(;.*)?$", re.M
 )
-PATIENCE_S = 60
 N_GENERATIONS = 8
 """Of two arms: warm-up, two prompts, and one of them in the attributed pass."""
 
@@ -102,7 +99,7 @@ def test_whatever_the_receiver_does_the_run_is_whole_and_the_loss_is_shown(
     assert (code, said[column], said[3]) == (0, str(n), reason)
     if settings == {"rejects": 10**6}:  # a partial success is not to be sent again
         assert said[4] == f"; {n} were refused for good by this receiver"
-        note = f"{n} spans of {N_GENERATIONS} generations were refused for good by {endpoint}/v1/traces\n"
+        note = f"spans of {N_GENERATIONS} generations were refused for good by {endpoint}/v1/traces: {n}\n"
         assert note in call(capsys, "report", "--store", store)[2]
     else:
         assert f"roundscope export --otlp {endpoint} --run " in said[4]
@@ -148,15 +145,19 @@ for round in decode(target, [1], max_tokens=9, recorder=Recorder(journal)):
 def test_however_the_process_dies_its_closed_rounds_are_sent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], death: str, code: int
 ) -> None:
+    """What it has no time for on a busy machine, the follower may leave to an export, but not uncounted."""
     with receiving() as receiver:
+        # It returns when the follower has ended too, which has the same standard error.
         child = run_python(CHILD.format(death=death), str(tmp_path), receiver.endpoint, env={"TRACEPARENT": None})
-        assert child.returncode == code
-        _await(lambda: len(_roots(receiver)) == 2)
-        with Ledger(tmp_path, f"{receiver.endpoint}/v1/traces") as ledger:
-            _await(lambda: all(ledger.has(root.trace_id.hex()) for root in _roots(receiver)))
+        assert child.returncode == code, child.stderr
+        sent = {span.span_id for span in receiver.spans}
+        n_left = sum(losses.n_spans for losses in read_losses(tmp_path))
         assert call(capsys, "export", "--otlp", receiver.endpoint, "--store", tmp_path)[0] == 0
-    whole, broken = _roots(receiver)
-    assert [span.name for span in receiver.spans if span.trace_id == broken.trace_id].count("round") == 3
+    spans = {span.span_id: span for span in receiver.spans}
+    assert n_left >= len(spans.keys() - sent)
+    assert n_left or len(spans) == len(receiver.spans)
+    whole, broken = (span for span in spans.values() if span.name.startswith("text_completion"))
+    assert [span.name for span in spans.values() if span.trace_id == broken.trace_id].count("round") == 3
     ended = "cancelled" if code == -signal.SIGINT else "aborted"
     assert [_attribute(root, "error.type") for root in (whole, broken)] == [
         None,
@@ -166,7 +167,6 @@ def test_however_the_process_dies_its_closed_rounds_are_sent(
         ("length",),
         (ended,),
     ]
-    assert len({span.span_id for span in receiver.spans}) == len(receiver.spans)
 
 
 def _roots(receiver: Receiver) -> list[Any]:
@@ -175,13 +175,6 @@ def _roots(receiver: Receiver) -> list[Any]:
 
 def _attribute(span: Any, key: str) -> str | None:
     return next((a.value.string_value for a in span.attributes if a.key == key), None)
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.05)
 
 
 def test_a_follower_that_is_killed_harms_nothing_and_is_named(

@@ -89,6 +89,17 @@ def test_a_damaged_partition_whose_rows_the_database_has_is_named(store: Path, h
         assert connected.notes == ()
 
 
+def test_a_fault_that_a_disk_made_is_found_by_reading_everything(store: Path) -> None:
+    """Nobody changed the file, so sizes and moments tell nothing."""
+    archive_before(store, DAY)
+    [path] = (store / archive.FOLDER).glob("rounds/run=run-1/*/*.parquet")
+    stat = path.stat()
+    damage(path, "bit")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    found = [measure_store(store, thoroughly=thoroughly) for thoroughly in (False, True)]
+    assert [len(sizes.problems) for sizes in found if sizes is not None] == [0, 1]
+
+
 def test_what_a_newer_version_archived_is_refused_by_name(store: Path) -> None:
     expected = look(store)
     archive_before(store, DAY)

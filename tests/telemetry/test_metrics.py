@@ -227,13 +227,38 @@ def test_a_controllers_rounds_are_counted_by_reason_and_length() -> None:
     chosen = [("prior", 4), ("best", 4), ("best", 4), ("probe", 1), ("best", 0), ("best", 64), ("best", 80)]
     steps = {"proposed": 0, "accepted": 0, "outcome": "step"}
     rounds = [
-        next(stores.rounds("g1", 1, **{"index": index, "reason": reason, "requested": m, **steps}))
+        next(stores.rounds("g1", 1, t_round_ns=10**index, index=index, reason=reason, requested=m, **steps))
         for index, (reason, m) in enumerate(chosen)
     ]
-    metrics = counted([stores.generation("g1"), *rounds, *stores.rounds("g1", 1, index=9)])
+    metrics = counted([stores.generation("g1", controlled=True), *rounds, *stores.rounds("g1", 1, index=9)])
     found = select(metrics, "controlled_rounds_total")
     counts = {("prior", "4"): 1, ("best", "4"): 2, ("probe", "1"): 1, ("best", "0"): 1, ("best", "64+"): 2}
     assert found == {labelled("controlled_rounds_total", reason=reason, m=m): n for (reason, m), n in counts.items()}
+    spent = {"prior": 1, "best": 1_110_110, "probe": 1_000, "budget": 0, "landing": 0, "last": 0}
+    assert select(metrics, "controlled_seconds_total") == {
+        labelled("controlled_seconds_total", reason=reason): ns / 1e9 for reason, ns in spent.items()
+    }
+
+
+def test_proposers_are_counted_up_to_a_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("telemetry.metrics.MAX_PROPOSERS", 2)
+    accepted = [("suffix", 3), ("ar", 1), (None, 0), ("suffix", 2), ("mine", 4), ("theirs", 1)]
+    rounds = [
+        next(stores.rounds("g1", 1, index=index, proposer=proposer, accepted=n))
+        for index, (proposer, n) in enumerate(accepted)
+    ]
+    metrics = counted([stores.generation("g1"), *rounds[:4]])
+    again = Metrics()
+    again.restore(metrics.state())
+    for each in rounds[4:]:
+        again.count(each)
+    counts = {"suffix": (2, 5), "ar": (1, 1), "other": (2, 5)}
+    names = ("proposer_proposals_total", "proposer_accepted_tokens_total")
+    assert select(again, *names) == {
+        labelled(name, proposer=proposer): n
+        for proposer, each in counts.items()
+        for name, n in zip(names, each, strict=True)
+    }
 
 
 def test_every_metric_is_named_as_defined_and_nothing_is_created() -> None:

@@ -158,3 +158,18 @@ def test_two_followers_send_to_one_receiver(tmp_path: Path) -> None:
             Exporter(Follower(tmp_path / FOLDER, journals=[name]), taker, ledger).finish()
         assert [ledger.has(id) for ledger in (first, second) for id in IDS[:2]] == [True] * 4
     assert taker.ids == IDS[:2]
+
+
+def test_it_takes_the_last_place_in_the_queue_only_when_its_parent_need_not_wait(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [journal] = (store / FOLDER).iterdir()
+    done: list[str] = []
+    monkeypatch.setattr(otlp_follower, "begin_following", lambda: done.append("steps back"))
+    monkeypatch.setattr(otlp_follower, "tell", lambda **facts: done.append(next(iter(facts))))
+    monkeypatch.setattr(otlp_follower, "is_over", lambda wait_s: True)
+    with receiving() as receiver:
+        otlp_follower.main([str(store), journal.name, receiver.endpoint])
+    assert done == ["steps back", "endpoint", "sent"]
+    otlp_follower.main([str(store), journal.name, "nowhere"])
+    assert done[3:] == ["error"]

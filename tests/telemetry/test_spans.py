@@ -260,7 +260,7 @@ def test_stages_lie_in_their_round_one_after_the_other(durations: list[int], gap
 
 
 def test_every_field_of_a_round_is_an_attribute_or_a_span() -> None:
-    facts = {"overlap": 0.5, "overlap_positions": 1, "proposer": "suffix"}
+    facts = {"overlap": 0.5, "overlap_positions": 1, "proposer": "suffix", "q_source": "point"}
     facts |= {"reason": "best", "expected_ns": 10_000, "expected_step_ns": 20_000}
     [record] = rounds(A, 1, stop_kind="eos", rewind_basis="host", **facts)
     spans = list(build_spans([generation(A), record]))

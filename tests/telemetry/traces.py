@@ -22,6 +22,24 @@ from tests.telemetry.stores import (
 
 IDS = [f"{n:032x}" for n in range(1, 14)]
 CALLER = {"trace_id": "c" * 32, "parent_span_id": "d" * 16, "sampled": True}
+DRAWN: dict[str, Any] = {
+    "policy": "stochastic",
+    "temperature": 0.75,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "seed": 3,
+    "repetition_penalty": 1.5,
+    "repetition_context": 20,
+    "q_source": "drafter",
+    "coupling": "residual",
+}
+MEASURED: dict[str, Any] = {
+    "overlap": 2.5,
+    "overlap_positions": 3,
+    "expected_ns": 30,
+    "expected_step_ns": 40,
+}
 
 
 def every_kind() -> list[Record]:
@@ -46,8 +64,9 @@ def every_kind() -> list[Record]:
         generation(ranked, rank=1, **CALLER),
         generation_end(ranked),
         diverged,
-        generation(aborted),
-        *rounds(aborted, 2),
+        generation(aborted, arm="lookup+ncm m=auto", controlled=True, **DRAWN),
+        *rounds(aborted, 1, reason="prior", proposer="lookup"),
+        *rounds(aborted, 1, index=1, start_ns=100, reason="probe", requested=4, proposer="ncm", **MEASURED),
         *whole_ncm(coarse),
         ncm(coarse_child, run_id="run-1", **CALLER),
         ncm(dead),

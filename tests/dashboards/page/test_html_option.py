@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from telemetry.ledger import Ledger
 from tests.dashboards.page.reading import Page
 from tests.dashboards.test_command import call, record
 from tests.queries.simulate import Simulation
+from tests.runtime.commands import query
 
 
 @pytest.fixture
@@ -28,6 +30,17 @@ def test_the_page_is_a_file(store: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert call(capsys, "--html", str(file), *options)[0] == 0
     assert Page(file.read_text(encoding="utf-8")).headings[0] == ("h1", "roundscope, run run-1")
     assert sorted(path.name for path in store.iterdir()) == ["a page.html", "journal", "roundscope.duckdb"]
+
+
+def test_spans_that_did_not_arrive_are_told(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, place = store / "page.html", "http://127.0.0.1:4318/v1/traces"
+    with Ledger(store, place) as ledger:
+        ledger.note_failed(1)
+    assert call(capsys, "--html", str(file), "--run", "run-1", "--store", str(store))[0] == 0
+    told = [text for text in Page(file.read_text(encoding="utf-8")).paragraphs if place in text]
+    export = f"roundscope export --otlp {place} --run run-1 --store {store}"
+    [(n,)] = query(store, "select count(*) from generations where run_id = 'run-1'")
+    assert told == [f"Spans of {n} generations are not at {place}; `{export}` sends them."]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,8 @@ def test_rules_of_acceptance_are_told_apart(con: duckdb.DuckDBPyConnection) -> N
     Simulation(arms=arms).fill(con)
     page = Page(render_page(con, "run-1"))
     said = " ".join(page.paragraphs)
-    for arm, coupling in (("prompt-lookup m=4", "residual"), ("prompt-lookup m=4 equality", "equality")):
+    residual = "residual (q: the drafter's own)"
+    for arm, coupling in (("prompt-lookup m=4", residual), ("prompt-lookup m=4 equality", "equality")):
         assert f"Acceptance: {arm}, coupled by {coupling}, accepted " in said
     assert said.count("prompt-lookup m=4 (not exact, relaxed)") >= 1
     assert "Not exact: its output is not the target's, and was not compared with it" in said
@@ -231,6 +232,25 @@ def test_a_strip_shows_what_became_of_every_token(con: duckdb.DuckDBPyConnection
     assert [text for text in cells.texts if text in {*"aCBSx-"}] == [*"aaaB", *"axxC", "S", *"a--"]
     con.execute("update rounds set proposal = [5, 6, 7], tokens = [5, 6, 7, 8] where index = 0")
     assert Page(render_page(con, "run-1")).rows(caption)[0]["proposed → committed"] == "5 6 7 -> 5 6 7 8"
+
+
+def test_parts_of_a_composed_drafter_are_counted(con: duckdb.DuckDBPyConnection) -> None:
+    Simulation(arms=(Arm(), Arm("prompt-lookup+ar", 3, rate=0.5, offers=0.8))).fill(con)
+    [counts] = [row["proposers"] for row in fetch(con, "drafters", "run-1") if row["class"] == "all"]
+    assert counts.startswith("ar ")
+    said = f"prompt-lookup+ar m=3: rounds in which each part proposed: {counts}."
+    assert said in Page(render_page(con, "run-1")).paragraphs
+
+
+def test_a_strip_says_who_proposed_and_what_a_controller_chose(con: duckdb.DuckDBPyConnection) -> None:
+    rounds = [spec(10, 3, 3) | {"proposer": "ncm", "reason": "best", "expected_ns": 3_000_000}, spec(10, 0, 0)]
+    with Given(con) as given:
+        given.add(("lookup", 3), "p0", rounds)
+    rows = Page(render_page(con, "run-1")).rows("Proposed tokens and the target's own, 2 rounds")
+    assert [(row["proposed by"], row["chosen"]) for row in rows] == [
+        ("ncm", "best: m=3, expected 3.00 ms a token"),
+        ("-", "-"),
+    ]
 
 
 def test_a_long_generation_is_drawn_from_its_beginning(con: duckdb.DuckDBPyConnection) -> None:

@@ -1,4 +1,4 @@
-"""Whether anything is new is seen by a journal's growth, its replacement and its writer's end, and by nothing else."""
+"""Whether anything is new is seen by a journal's growth, its replacement, its writer's end and what exports note."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dashboards.view.watching import Watch
 from telemetry.journal import FOLDER, SUFFIX, Journal
+from telemetry.ledger import Ledger
 from tests.telemetry import stores
 
 
@@ -36,6 +37,16 @@ def test_a_version_changes_when_its_journals_do(tmp_path: Path) -> None:
     assert see() == seen[3]
     (tmp_path / FOLDER / f"new{SUFFIX}").write_text("x")
     assert (see()[0] != seen[3][0], see()[1] == seen[3][1]) == (True, True)
+
+
+def test_what_an_export_notes_is_seen_too(tmp_path: Path) -> None:
+    watch = Watch(tmp_path)
+    watch.look()
+    before = watch.version([])
+    with Ledger(tmp_path, "http://127.0.0.1:4318/v1/traces") as ledger:
+        ledger.note_failed(1)
+    watch.look()
+    assert watch.version([]) != before
 
 
 def test_a_store_without_journals_has_a_version(tmp_path: Path) -> None:

@@ -73,3 +73,22 @@ def test_survival_is_a_falling_chance(rounds: list[tuple[int, int]]) -> None:
     found = [1.0, *survivals(acceptance)]
     assert len(found) == LONGEST + 1
     assert all(0 < after <= before <= 1 for before, after in pairwise(found))
+
+
+def test_what_generations_agree_on_becomes_the_prior_of_the_next() -> None:
+    priors = [PRIOR]
+    for _ in range(5):
+        acceptance = Acceptance(LONGEST, priors[-1])
+        for _ in range(6):
+            acceptance.observe(1, 0)
+        priors.append(acceptance.hand_on())
+    assert priors == sorted(priors, reverse=True)
+    assert priors[1] > 0.4
+    assert priors[-1] < 0.25
+
+
+def test_a_prior_that_nothing_was_seen_of_goes_back() -> None:
+    prior = 0.1
+    for _ in range(30):
+        prior = Acceptance(LONGEST, prior).hand_on()
+    assert prior == pytest.approx(PRIOR, abs=0.05)

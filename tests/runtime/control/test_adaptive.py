@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.drafters.composed import Composed
 from runtime.generate import decode, speculate
-from runtime.speculative.controller import Controller
+from runtime.speculative.controller import Choice, Controller
 from runtime.speculative.costs import Curve
 from runtime.testing import ScriptedDrafter, ScriptedFailure, ScriptedSampler, ScriptedTarget
 from telemetry.errors import UsageError
@@ -33,12 +34,14 @@ class Whimsical(Controller):
         self._pipelines = pipelines
         self._n = 0
 
-    def decide(self, context: int, limit: int, *, is_free: bool = False) -> Any:
-        self._n += 1
-        decided = super().decide(context, limit, is_free=is_free)
-        return decided._replace(m=min(self._choices[self._n % len(self._choices)], max(limit, 0)), reason="best")
+    def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Choice:
+        self._n += not without
+        decided = super().decide(context, limit, free=free, without=without)
+        left = [part for part in range(len(self.parts)) if part not in without]
+        m = min(self._choices[self._n % len(self._choices)], max(limit, 0)) if left else 0
+        return decided._replace(m=m, reason="best", part=left[self._n % len(left)] if m else None)
 
-    def is_worth_pipelining(self, context: int) -> bool:
+    def is_worth_pipelining(self, part: int, context: int) -> bool:
         return self._pipelines
 
 
@@ -109,19 +112,6 @@ def test_with_nothing_accepted_or_equality_the_draws_are_ordinarys(kind: Any, on
     assert generation.tokens == decode(target, list(PROMPT), **seeded).drain().tokens
 
 
-def test_its_trace_is_consistent() -> None:
-    recorder = Recorder()
-    for timing in ("fused", "attributed"):
-        chosen(
-            [0, 0, 3, 0, 5, 5],
-            ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=70)),
-            max_tokens=30,
-            timing=timing,  # type: ignore[arg-type]
-            recorder=recorder,
-        ).drain()
-    assert_rounds_consistent(recorder.records)
-
-
 def test_a_drafter_that_samples_is_followed_too() -> None:
     target = ScriptedTarget(logits=lambda history: [0.0] * VOCAB, vocab_size=VOCAB)
     drafter = ScriptedSampler(lambda history: [1 / VOCAB] * VOCAB)
@@ -157,6 +147,118 @@ def test_a_model_that_is_not_asked_catches_up_when_it_is() -> None:
     generation = chosen([0, 0, 0, 0, 3, 3], Lagging(guessing(SCRIPT, VOCAB, percent=50)), max_tokens=40)
     drain_checked(generation, PROMPT, draft_length=8)
     assert max(asked) > 4
+
+
+class Following(KeepingDrafter):
+    """A model whose state may lag by any number of tokens, and is a beginning of the history."""
+
+    def __init__(self, name: str, percent: int) -> None:
+        super().__init__(guessing(SCRIPT, VOCAB, percent=percent))
+        self.name = name
+        self.calls = 0
+
+    def propose(self, history: Sequence[int], m: int) -> Any:
+        assert self.held == list(history[: len(self.held)])
+        self.calls += 1
+        self.held = list(history[:-1])
+        return super().propose(history, m)
+
+
+@settings(max_examples=30)
+@given(
+    choices=st.lists(st.sampled_from([0, 0, 1, 2, 5, 8]), min_size=1, max_size=9),
+    shape=st.sampled_from(["full", "empty"]),
+    on_host=st.booleans(),
+    attributed=st.booleans(),
+)
+def test_whichever_part_is_asked_the_output_is_ordinarys(
+    choices: list[int], shape: str, on_host: bool, attributed: bool
+) -> None:
+    host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=60, shape=shape), on_host=on_host)
+    composed = Composed(host, Composed(Following("a", 50), Following("b", 90)))
+    generation = chosen(choices, composed, max_tokens=40, timing="attributed" if attributed else "fused")
+    rounds = drain_checked(generation, PROMPT, draft_length=8)
+    assert generation.tokens == expect(SCRIPT, PROMPT, max_tokens=40).tokens
+    history = len(PROMPT) + 40
+    assert all(part.length <= history - 1 for part in composed.parts)
+    assert host.committed == generation.tokens
+    for one in rounds:
+        assert (one.proposer is None) == (one.requested == 0)
+        assert one.proposer in (None, "scripted", "a", "b")
+
+
+@pytest.mark.parametrize("is_composed", [False, True])
+def test_its_trace_is_consistent(is_composed: bool) -> None:
+    recorder = Recorder()
+    for timing in ("fused", "attributed"):
+        host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=70, shape="empty"), on_host=not is_composed)
+        chosen(
+            [0, 0, 3, 0, 5, 5, 2],
+            Composed(host, Following("a", 50), Following("b", 90)) if is_composed else host,
+            max_tokens=30,
+            timing=timing,
+            recorder=recorder,
+        ).drain()
+    assert_rounds_consistent(recorder.records)
+    proposers = {one.proposer for one in rows(recorder.records, RoundRecord) if not one.proposed}
+    assert proposers == ({None, "scripted"} if is_composed else {None})
+
+
+def test_only_the_part_that_is_chosen_is_asked() -> None:
+    parts = [Following(name, 100) for name in "abc"]
+    generation = chosen([1], Composed(*parts), max_tokens=40)
+    asked = [one.proposer for one in generation]
+    assert set(asked) == {"a", "b", "c"}
+    assert [part.calls for part in parts] == [asked.count(name) for name in "abc"]
+
+
+class Fond(Whimsical):
+    """Prefers one part to the other of two."""
+
+    def __init__(self, part: int) -> None:
+        super().__init__([2])
+        self._part = part
+
+    def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Choice:
+        decided = super().decide(context, limit, free=free, without=without)
+        part = self._part if self._part not in without else 1 - self._part
+        return decided._replace(part=part) if decided.m else decided
+
+
+def prefer(part: int) -> tuple[list[tuple[str | None, int]], Fond]:
+    """With a part on the host that has nothing in every second history, and a model: who proposed after how many
+    positions, in all rounds but the last, which may be a step.
+    """
+    clock, controller = FakeClock(), Fond(part)
+    host = ScriptedDrafter(guessing(SCRIPT, VOCAB, percent=100, shape="empty"), on_host=True)
+    generation = speculate(
+        ScriptedTarget(SCRIPT, vocab_size=VOCAB, clock=clock, cost_ns=STEP),
+        Composed(host, Following("model", 100)),
+        list(PROMPT),
+        draft_length="auto",
+        controller=controller,
+        max_tokens=40,
+        recorder=Recorder(clock=clock),
+    )
+    place, said = len(PROMPT), []
+    for one in drain_checked(generation, PROMPT, draft_length=8):
+        said.append((one.proposer, place))
+        place += one.committed
+    return said[:-1], controller
+
+
+def test_where_a_part_on_the_host_has_nothing_the_next_best_is_asked() -> None:
+    said, _ = prefer(0)
+    assert said == [("model" if place % 2 else "scripted", place) for _, place in said]
+    assert {proposer for proposer, _ in said} == {"model", "scripted"}
+
+
+def test_a_part_on_the_host_is_watched_in_the_others_rounds() -> None:
+    said, controller = prefer(1)
+    assert {proposer for proposer, _ in said} == {"model"}
+    host = controller.parts[0]
+    assert next(host.acceptance.survivals()) > 0.8
+    assert 0 < host.empty < 1
 
 
 def test_what_is_recorded_is_what_the_caller_got() -> None:

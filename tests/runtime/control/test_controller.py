@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from runtime.speculative.controller import CHECK_EVERY, FIRST_PROBE, LAST_PROBE, SHARE, Controller
+from runtime.speculative.acceptance import PRIOR
+from runtime.speculative.controller import CHECK_EVERY, SHARE, Controller
 from runtime.speculative.costs import Curve
+from runtime.speculative.standing import FIRST_PROBE, LAST_PROBE
 from tests.runtime.control.worlds import STEP
 
 CHEAP = Curve({(0, w): STEP * (1 + 0.05 * (w - 1)) for w in (1, 17)})
@@ -23,13 +27,13 @@ def fail(controller: Controller, n: int, m: int = 8) -> None:
 
 def test_it_begins_by_its_prior_and_goes_on_by_its_estimates() -> None:
     controller = Controller(CHEAP)
-    first = controller.decide(0, 16, is_free=True)
+    first = controller.decide(0, 16, free=[0])
     assert (first.m > 1, first.reason) == (True, "prior")
     assert first.expected_ns is not None
     assert first.step_ns == STEP
     assert first.expected_ns < STEP
     controller.observe_round(round(STEP * (1 + 0.05 * first.m)), 0, first.m, first.m, first.m, first.m + 1)
-    second = controller.decide(0, 16, is_free=True)
+    second = controller.decide(0, 16, free=[0])
     assert (second.m > first.m, second.reason) == (True, "best")
 
 
@@ -39,9 +43,9 @@ def test_a_drafter_whose_cost_is_unknown_is_first_asked_for_one_token() -> None:
 
 def test_without_a_curve_a_step_comes_first() -> None:
     controller = Controller()
-    assert controller.decide(0, 16, is_free=True) == (0, "prior", None, None)
+    assert controller.decide(0, 16, free=[0]) == (0, "prior", None, None, None)
     step(controller)
-    assert controller.decide(0, 16, is_free=True).m > 0
+    assert controller.decide(0, 16, free=[0]).m > 0
 
 
 def test_where_no_token_may_be_proposed_it_says_so() -> None:
@@ -50,8 +54,8 @@ def test_where_no_token_may_be_proposed_it_says_so() -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_it_never_asks_for_more_than_it_may(limit: int) -> None:
-    assert Controller(CHEAP).decide(0, limit, is_free=True).m <= limit
-    assert Controller(CHEAP, longest=2).decide(0, 16, is_free=True).m <= 2
+    assert Controller(CHEAP).decide(0, limit, free=[0]).m <= limit
+    assert Controller(CHEAP, longest=2).decide(0, 16, free=[0]).m <= 2
 
 
 def test_what_fails_is_given_up_and_probed_for_ever_more_seldom() -> None:
@@ -86,10 +90,10 @@ def test_a_drafter_that_is_watched_is_not_probed() -> None:
     controller = Controller(CHEAP)
     fail(controller, 20)
     step(controller, 5000)
-    assert controller.decide(0, 16, is_free=True)[:2] == (0, "best")
+    assert controller.decide(0, 16, free=[0])[:2] == (0, "best")
     for _ in range(4):
-        controller.observe_watched(16, 16)
-    assert controller.decide(0, 16, is_free=True).m > 4
+        controller.parts[0].acceptance.observe(16, 16)
+    assert controller.decide(0, 16, free=[0]).m > 4
 
 
 def test_a_probe_that_succeeds_is_followed_by_another() -> None:
@@ -104,11 +108,11 @@ def test_a_probe_that_succeeds_is_followed_by_another() -> None:
 def test_after_many_rounds_a_step_is_looked_at_again() -> None:
     controller = Controller(CHEAP)
     for _ in range(CHECK_EVERY):
-        assert controller.decide(0, 16, is_free=True).m > 0
+        assert controller.decide(0, 16, free=[0]).m > 0
         controller.observe_round(round(1.8 * STEP), 0, 16, 16, 16, 17)
-    assert controller.decide(0, 16, is_free=True)[:2] == (0, "probe")
+    assert controller.decide(0, 16, free=[0])[:2] == (0, "probe")
     step(controller)
-    assert controller.decide(0, 16, is_free=True).m > 0
+    assert controller.decide(0, 16, free=[0]).m > 0
 
 
 def test_a_generation_begins_with_costs_known_and_acceptance_not() -> None:
@@ -116,7 +120,7 @@ def test_a_generation_begins_with_costs_known_and_acceptance_not() -> None:
     fail(controller, 20)
     controller.begin()
     assert controller.decide(0, 16).reason == "prior"
-    assert controller.costs.knows_rounds
+    assert controller.parts[0].costs.is_known
 
 
 def test_steps_are_pipelined_where_offers_are_rare_and_gain_little() -> None:
@@ -125,10 +129,64 @@ def test_steps_are_pipelined_where_offers_are_rare_and_gain_little() -> None:
         controller.observe_step(round(1.1 * STEP), 0, is_pipelined=False)
         step(controller)
     for _ in range(60):
-        rare.observe_offer(0)
-        frequent.observe_offer(8)
-    assert rare.is_worth_pipelining(0)
-    assert not frequent.is_worth_pipelining(0)
+        rare.parts[0].observe_offer(0)
+        frequent.parts[0].observe_offer(8)
+    assert rare.is_worth_pipelining(0, 0)
+    assert not frequent.is_worth_pipelining(0, 0)
+
+
+def play(controller: Controller, rates: dict[int, bool], n: int) -> Counter[tuple[int | None, str]]:
+    """Rounds of a composition whose parts are always right or always wrong, the first one free to ask."""
+    chosen = Counter[tuple[int | None, str]]()
+    for _ in range(n):
+        m, reason, _, _, part = controller.decide(0, 16, free=[0])
+        chosen[part, reason] += 1
+        if part is None:
+            step(controller)
+        else:
+            accepted = m if rates[part] else 0
+            ns = round(STEP * (1 + 0.05 * m + 0.2 * part))
+            controller.observe_round(ns, 0, m, m, accepted, accepted + 1, part=part)
+    return chosen
+
+
+def test_the_part_that_pays_is_asked_and_the_other_probed_within_its_budget() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    chosen = play(controller, {0: True, 1: False}, 5000)
+    assert chosen[0, "best"] > 4900
+    assert 5000 / LAST_PROBE * 0.5 < chosen[1, "probe"] < 5000 / LAST_PROBE * 2
+    assert controller._probing <= 2 * SHARE * controller._elapsed
+
+
+def test_a_model_that_pays_is_asked_although_the_lookup_is_wrong() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    chosen = play(controller, {0: False, 1: True}, 500)
+    assert chosen[1, "best"] > 480
+    assert chosen[0, "probe"] == 0  # watched instead
+
+
+def test_of_two_that_pay_the_one_without_an_offer_is_passed_over() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    for part in (0, 1):
+        for _ in range(20):
+            controller.observe_round(round((1.4 + 0.2 * part) * STEP), 0, 8, 8, 8, 9, part=part)
+    assert controller.decide(0, 16, free=[0]).part == 0
+    assert controller.decide(0, 16, free=[0], without=[0]).part == 1
+    assert controller.decide(0, 16, free=[0], without=[0, 1])[:2] == (0, "best")
+
+
+def test_what_was_learnt_belongs_to_the_part_of_that_name_and_place() -> None:
+    controller = Controller(CHEAP)
+    controller.begin(["host", "model"])
+    fail(controller, 20)
+    controller.begin(["other", "model"])
+    assert not controller.parts[0].costs.is_known
+    controller.begin(["host"])
+    assert controller.parts[0].costs.is_known
+    assert next(controller.parts[0].acceptance.survivals()) < PRIOR
 
 
 def test_longest_must_be_a_length() -> None:

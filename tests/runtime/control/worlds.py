@@ -1,6 +1,7 @@
 """Scripted worlds on a fake clock: at which positions a drafter is right, and what drafting and verifying take.
 
 `replay` is the reference: what a draft length held fixed takes, in plain Python without the loop or the controller.
+Worlds of the same target may share it: their drafters are then the parts of one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from runtime.drafters.composed import Composed
 from runtime.generate import speculate
 from runtime.generation import Generation
 from runtime.rounds import Round
@@ -57,8 +59,8 @@ class World:
         contexts, widths = (len(PROMPT), 100, 300), (1, 2, 3, 5, 9, 17)
         return Curve({(c, w): self.verify(w, c) for c in contexts for w in widths})
 
-    def start(self, n_tokens: int, controller: Controller, **options: object) -> Generation:
-        """The generation that the controller has a say in."""
+    def start(self, n_tokens: int, controller: Controller, *others: World, **options: object) -> Generation:
+        """The generation that the controller has a say in, by this world's drafter or one composed of all of them."""
         clock = FakeClock(tick_ns=100)
         target = ScriptedTarget(
             self.next_token,
@@ -66,16 +68,10 @@ class World:
             clock=clock,
             cost_ns=lambda width, held: int(self.verify(width, held - width)),
         )
-        drafter = ScriptedDrafter(
-            self.propose,
-            on_host=self.on_host,
-            lazy=not self.on_host,
-            clock=clock,
-            cost_ns=lambda m, _: int(self.draft(m)),
-        )
+        drafters = [world.make_drafter(clock) for world in (self, *others)]
         return speculate(
             target,
-            drafter,
+            Composed(*drafters) if others else drafters[0],
             list(PROMPT),
             draft_length="auto",
             controller=controller,
@@ -84,14 +80,31 @@ class World:
             **options,  # type: ignore[arg-type]
         )
 
-    def replay(self, m: int, n_tokens: int) -> float:
-        """Time of the rounds with at most m tokens; 0: of ordinary steps."""
+    def make_drafter(self, clock: FakeClock) -> ScriptedDrafter:
+        """Called `host` or `model`."""
+        drafter = ScriptedDrafter(
+            self.propose,
+            on_host=self.on_host,
+            lazy=not self.on_host,
+            clock=clock,
+            cost_ns=lambda m, _: int(self.draft(m)),
+        )
+        drafter.name = "host" if self.on_host else "model"
+        return drafter
+
+    def replay(self, m: int, n_tokens: int, *others: World) -> float:
+        """Time of the rounds with at most m tokens, of the first world that has any; 0: of ordinary steps."""
         place, spent = 0, 0.0
         while place < n_tokens:
             asked = min(m, n_tokens - place - 1)
-            proposed = asked if asked and self.has[place] else 0
-            accepted = next((i for i in range(proposed) if not self.right[place + i]), proposed)
-            spent += self.verify(proposed + 1, place + len(PROMPT) - 1) + (self.draft(asked) if asked else 0)
+            proposed = accepted = 0
+            for world in (self, *others) if asked else ():
+                spent += world.draft(asked)
+                if world.has[place]:
+                    proposed = asked
+                    accepted = next((i for i in range(asked) if not world.right[place + i]), asked)
+                    break
+            spent += self.verify(proposed + 1, place + len(PROMPT) - 1)
             place += accepted + 1
         return spent
 
@@ -121,7 +134,7 @@ def make_world(
     return World(right, has, verify, draft, on_host)
 
 
-def measure(world: World, n_tokens: int, controller: Controller) -> tuple[float, list[Round]]:
+def measure(world: World, n_tokens: int, controller: Controller, *others: World) -> tuple[float, list[Round]]:
     """Time of the controlled rounds, and they themselves."""
-    rounds = list(world.start(n_tokens, controller))
+    rounds = list(world.start(n_tokens, controller, *others))
     return sum(one.t_round_ns for one in rounds), rounds

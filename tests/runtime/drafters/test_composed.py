@@ -13,7 +13,10 @@ from runtime.drafters.composed import Composed
 from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.drafters.suffix import Suffix
 from telemetry.errors import UsageError
+from telemetry.recorder import Recorder
+from telemetry.records import GenerationRecord, RoundRecord
 from tests.models import tiny_llama
+from tests.runtime.scripted import rows
 
 TARGET, MODEL = tiny_llama(1), tiny_llama(1, layers=1)
 PROMPTS = st.lists(st.integers(0, 9), min_size=1, max_size=14)
@@ -78,6 +81,39 @@ def test_sampling_goes_to_the_part_that_draws():
         TARGET, compose(), [1, 2, 3, 1, 2], draft_length=3, max_tokens=20, temperature=1.0, seed=4
     ) as generation:
         assert sum(each.committed for each in generation) == 20
+
+
+def record(drafter, **options):
+    recorder = Recorder()
+    with speculate(TARGET, drafter, [1, 2, 3, 1, 2], draft_length=3, max_tokens=30, recorder=recorder, **options) as it:
+        it.drain()
+    [start] = rows(recorder.records, GenerationRecord)
+    return start.q_source, [(one.proposer, one.q_source) for one in rows(recorder.records, RoundRecord)]
+
+
+def test_every_round_says_what_its_proposal_was_judged_by():
+    source, said = record(compose(), temperature=1.0, seed=4)
+    assert source == "drafter"
+    assert set(said) - {(None, None)} == {("prompt-lookup", "point"), ("assistant", "drafter")}
+    for options in ({}, {"temperature": 1.0, "seed": 4, "coupling": "equality"}):
+        assert {source for _, source in record(compose(), **options)[1]} == {None}
+
+
+def test_a_composition_of_point_masses_is_one():
+    source, said = record(make("prompt-lookup:min_n=1+suffix", TARGET), temperature=1.0, seed=4)
+    assert source == "point"
+    assert {source for name, source in said if name} == {"point"}
+
+
+def test_a_part_that_is_composed_itself_stands_for_its_parts():
+    composed = Composed(Suffix(5), Composed(PromptLookup(4, 2), Assistant(MODEL)))
+    assert composed.name == "suffix+prompt-lookup+assistant"
+    history = [1, 2, 9, 1, 2]
+    composed.reset(history)
+    assert len(composed.propose(history, 2))
+    assert composed.proposer == "prompt-lookup"
+    assert not len(composed.propose_by(0, history, 2))
+    assert composed.proposer == "suffix"
 
 
 def test_a_spec_joins_two_with_their_options():

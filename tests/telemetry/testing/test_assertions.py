@@ -51,7 +51,11 @@ def test_passes_on_a_good_trace_and_can_be_chained(holds: Callable[[Spans], Span
 BAD: list[tuple[Callable[[], Spans], str]] = [
     (
         lambda: spans(without="ask.1").find("ask").assert_exactly(2),
-        "expected exactly 2 spans named 'ask'\nfound 1\n"
+        "expected exactly 2 spans named 'ask'\nfound 1",
+    ),
+    (
+        lambda: spans().find("drop").assert_exactly(2),
+        "expected exactly 2 spans named 'drop'\nfound 0\n"
         "nearest miss: none; there are: 'ask', 'authorise', 'read', 'request'",
     ),
     (
@@ -80,6 +84,18 @@ BAD: list[tuple[Callable[[], Spans], str]] = [
         lambda: spans(span("ask.2", 40, 90, "ask.1", name="ask")).find("request").children("ask").assert_exactly(2),
         "expected exactly 2 spans named 'ask' under 1 span named 'request'\nfound 1\n"
         "nearest miss: 'ask' (ask.2): it is under 'ask' (ask.1)",
+    ),
+    (
+        lambda: spans().find("request", {"http.rout": "/ask"}).assert_exactly(1),
+        "expected exactly 1 span named 'request' with http.rout = '/ask'\nfound 0\n"
+        "nearest miss: 'request' (request): http.rout is not set, wanted '/ask'; it has http.route",
+    ),
+    (
+        lambda: spans().find("request").assert_attributes({"http.rout": "/ask", "good": True}),
+        "expected every one of 1 span named 'request' to have http.rout = '/ask' and good = True\n"
+        "found 1 of 1 without\n"
+        "nearest miss: 'request' (request): http.rout is not set, wanted '/ask'; good is not set, wanted True; "
+        "it has http.route",
     ),
     (
         lambda: spans().find("request").assert_attributes({"ok": 1}),

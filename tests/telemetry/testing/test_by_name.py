@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from runtime import decode, speculate
 from runtime.device import barrier, syncs
+from runtime.drafters.composed import Composed
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.metrics import Metrics
 from telemetry.recorder import Recorder
@@ -140,9 +141,13 @@ def all_sinks(store: Path, recording: TraceRecording, outputs: list[list[int]]) 
 
 @pytest.fixture
 def sinks(tmp_path: Path) -> dict[str, Any]:
-    """All sinks after two generations."""
+    """All sinks after three generations, of which one has a controller and two proposers, and draws."""
     with TraceRecording() as recording:
         outputs = [run_speculation(), decode(TARGET, [1, 2, 3], max_tokens=9).drain().tokens]
+        parts = (ScriptedDrafter(guessing(counting(20), 20, percent=60, seed=seed)) for seed in (0, 1))
+        drawn: dict[str, Any] = {"timing": "attributed", "temperature": 0.5}
+        generation = speculate(TARGET, Composed(*parts), [1, 2, 3], draft_length="auto", max_tokens=9, **drawn)
+        outputs.append(generation.drain().tokens)
     return all_sinks(tmp_path, recording, outputs)
 
 
@@ -164,6 +169,23 @@ def miscount(records: list[Record]) -> list[Record]:
     wrong = next(each for each in records if isinstance(each, RoundRecord))
     changed = msgspec.structs.replace(wrong, committed=wrong.committed + 1)
     return [changed if each is wrong else each for each in records]
+
+
+def unset(field: str) -> Callable[[list[Record]], list[Record]]:
+    """The records with this field of one round not set."""
+
+    def change(records: list[Record]) -> list[Record]:
+        wrong = next(each for each in records if isinstance(each, RoundRecord) and getattr(each, field) is not None)
+        return [msgspec.structs.replace(each, **{field: None}) if each is wrong else each for each in records]
+
+    return change
+
+
+@pytest.mark.parametrize("field", ["reason", "proposer", "overlap_positions"])
+def test_a_sink_that_lost_why_a_round_was_as_it_was_is_caught(sinks: dict[str, Any], field: str) -> None:
+    assert_sinks_agree(records=sinks["records"], counters=sinks["counters"])
+    with pytest.raises(TraceAssertionError, match=rf"found other {field}\n"):
+        assert_sinks_agree(records=unset(field)(sinks["records"]), counters=sinks["counters"])
 
 
 @pytest.mark.parametrize("change", [lose, miscount])
@@ -197,17 +219,20 @@ def test_sinks_that_disagree_are_shown_side_by_side() -> None:
     assert str(caught.value).split("\n") == [
         "expected spans, outputs to agree",
         "found other committed",
-        "                    spans  outputs",
-        "       generations      2        2",
-        "            rounds      0         ",
-        "          proposed      0         ",
-        "          accepted      0         ",
-        "         committed      0       32   <-- differ",
-        "               cut      0         ",
-        "   ncm_generations      0         ",
-        "            levels      0         ",
-        "  prefix_processed      0         ",
-        "     prefix_reused      0         ",
+        "                     spans  outputs",
+        "        generations      2        2",
+        "             rounds      0         ",
+        "           proposed      0         ",
+        "           accepted      0         ",
+        "          committed      0       32   <-- differ",
+        "                cut      0         ",
+        "  overlap_positions      0         ",
+        "             reason      0         ",
+        "           proposer      0         ",
+        "    ncm_generations      0         ",
+        "             levels      0         ",
+        "   prefix_processed      0         ",
+        "      prefix_reused      0         ",
     ]
 
 

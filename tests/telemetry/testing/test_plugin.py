@@ -95,8 +95,8 @@ def test_fails(roundscope_trace, roundscope_clock):
             '>       roundscope_trace.spans.find("round").assert_exactly(4)',
             "E       *TraceAssertionError: expected exactly 4 spans named 'round'",
             "E       found 3",
-            "E       nearest miss: none; there are: *'round'*",
             "E           text_completion scripted  * at 0 ns",
+            "E             round  * at *   <-- 1 of 3",
         ]
     )
     result.stdout.no_fnmatch_line("*checks.py*")
