@@ -71,7 +71,7 @@ class TextStage:
 
 
 class TextAlignmentStage(TextStage):
-    """The same for sampled acceptance: tokens as drawn at `temperature`, codes drawn by the model itself.
+    """The same for sampled acceptance: tokens as drawn at `temperature`, the model's own codes always drawn.
 
     source: of blocks out of outputs that the target drew at that temperature, with its distributions there.
     """
