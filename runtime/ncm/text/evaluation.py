@@ -29,7 +29,8 @@ Figures = dict[str, Any]
 def find_right(model: TextModel, batch: Batch, decoder: Decoder = "context") -> NDArray[np.bool_]:
     """Where a greedy proposal is the block's token (n, N), at every place of greedy outputs."""
     said = np.concatenate([_say(model, windows, decoder) for windows in _split(batch.windows)])
-    return (said == batch.blocks) & batch.sayable
+    right: NDArray[np.bool_] = (said == batch.blocks) & batch.sayable
+    return right
 
 
 def measure_agreement(right: NDArray[np.bool_], batch: Batch) -> Figures:
