@@ -4,8 +4,8 @@
 token is the target's. `misalignment` is the total variation between the distributions that target and drafter sample
 from: one less what verification accepts. DistillSpec (Zhou et al., arXiv:2310.08461) compares these and other
 divergences and finds that the best one depends on task and decoding, so each kind of decoding has its own here. It
-finds histories that the drafter writes to matter too; ours are the target's, which its answers hold labels for: what a round
-starts from is always the target's text, and only the tokens of its own block are the drafter's.
+finds histories that the drafter writes to matter too; ours are the target's, for which there are labels: a round always
+starts from the target's text, and only the tokens of its block are the drafter's.
 
 Places are n rows: logits (n, vocab) over the drafter's tokens, and labels: ids (n, k) among them with the target's
 probabilities p (n, k), those of an id that it cannot say being zero. A token known alone is a row of one id and p = 1.
