@@ -25,9 +25,7 @@ Head = tuple[mx.array, mx.array, mx.array]
 
 
 class LearnedStage:
-    """Training for greedy agreement, as `runtime.ncm.training.loop.Stage` wants it."""
-
-    name = "agreement"
+    """Training for one of the objectives, as `runtime.ncm.training.loop.Stage` wants it."""
 
     def __init__(
         self,
@@ -36,14 +34,21 @@ class LearnedStage:
         examples: Sequence[Example],
         recipe: LearnedRecipe,
         labels: Sequence[Labels] | None = None,
+        temperature: float | None = None,
     ) -> None:
-        """labels: of each example's output; None: its tokens. UsageError without examples to learn from."""
+        """labels: of each example's output; None: its tokens. temperature: None for greedy agreement, else for sampled
+        acceptance at it, by outputs that the target drew so and its distributions there.
+
+        UsageError without examples to learn from.
+        """
         if not examples:
             raise UsageError("there are no training examples: let `roundscope distill` write more")
-        self.steps, self.rate = recipe.steps, recipe.rate
+        self.name, self.steps, self.rate = "agreement", recipe.steps, recipe.rate
+        if temperature is not None:
+            self.name, self.steps, self.rate = "alignment", recipe.alignment_steps, recipe.alignment_rate
         self.state: dict[str, mx.array] = {}
         self.module = network
-        self._recipe, self._other = recipe, tokens.other
+        self._recipe, self._other, self._temperature = recipe, tokens.other, temperature
         labels = [label_hard(example.output) for example in examples] if labels is None else labels
         rows = [
             (*cut_row(example, tokens, recipe.context), held.limit(tokens))
@@ -98,27 +103,8 @@ class LearnedStage:
         return measure
 
     def _judge(self, logits: mx.array, ids: mx.array, p: mx.array) -> mx.array:
-        return disagreement(logits, ids, p)
-
-
-class AlignmentStage(LearnedStage):
-    """Training for sampled acceptance: outputs that the target drew at `temperature`, and its distributions there."""
-
-    name = "alignment"
-
-    def __init__(
-        self,
-        network: Network,
-        tokens: FrequentTokens,
-        examples: Sequence[Example],
-        recipe: LearnedRecipe,
-        labels: Sequence[Labels],
-        temperature: float,
-    ) -> None:
-        super().__init__(network, tokens, examples, recipe, labels)
-        self.steps, self.rate, self._temperature = recipe.alignment_steps, recipe.alignment_rate, temperature
-
-    def _judge(self, logits: mx.array, ids: mx.array, p: mx.array) -> mx.array:
+        if self._temperature is None:
+            return disagreement(logits, ids, p)
         return misalignment(logits, ids, p, self._temperature)
 
 

@@ -26,7 +26,7 @@ from runtime.drafters.learned.evaluation import (
 )
 from runtime.drafters.learned.network import Kind, LearnedConfig, Network, init_network, take_over_embeddings
 from runtime.drafters.learned.recipe import LearnedRecipe, change_recipe
-from runtime.drafters.learned.stage import AlignmentStage, LearnedStage
+from runtime.drafters.learned.stage import LearnedStage
 from runtime.ncm.training.loop import Stage
 from runtime.ncm.training.staged import StagedRun
 from runtime.targets import MlxTarget
@@ -57,7 +57,7 @@ def train_learned(
     stages: list[Stage] = [LearnedStage(network, found.tokens, found.train, recipe, found.labels)]
     if recipe.alignment_steps and found.can_align:
         drawn, heated = found.take_drawn()
-        stages.append(AlignmentStage(network, found.tokens, drawn, recipe, heated, found.temperature))
+        stages.append(LearnedStage(network, found.tokens, drawn, recipe, heated, found.temperature))
     run.go(stages, run.read() if resume else None)
     network.eval()
     figures = _evaluate(network, found.tokens, target, found.test)
