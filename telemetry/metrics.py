@@ -237,7 +237,7 @@ class Metrics:
             m = f"{MAX_POSITION + 1}+" if record.requested > MAX_POSITION else str(record.requested)
             add("controlled_rounds", (*labels, record.reason, m))
             add("controlled_seconds", (*labels, record.reason), record.t_round_ns)
-        if record.proposer is not None:
+        if record.proposer is not None and record.proposed:
             proposer = self._bound_proposer(record.proposer)
             add("proposer_proposals", (*labels, proposer))
             add("proposer_accepted_tokens", (*labels, proposer), record.accepted)

@@ -95,9 +95,11 @@ def _list_bases(rows: Sequence[Row], stages: Sequence[str]) -> str:
 
 
 def _say_outcome(row: Row) -> str:
-    said = f"accepted {row['accepted']}/{row['proposed']}" if row["proposed"] else "nothing proposed"
-    if row["proposer"] is not None:
-        said += f" from {row['proposer']}"
+    if row["proposed"]:
+        said = f"accepted {row['accepted']}/{row['proposed']}"
+        said += "" if row["proposer"] is None else f" from {row['proposer']}"
+    else:
+        said = "nothing proposed" if row["proposer"] is None else f"{row['proposer']} had nothing to propose"
     if row["overlap_positions"]:
         said += f", 1 - TV {row['overlap'] / row['overlap_positions']:.2f}"
     if row["outcome"] in COMMITS_ONE_MORE:

@@ -71,6 +71,7 @@ def test_what_a_controller_chose_and_who_proposed_is_said(capsys: pytest.Capture
         *one_round(0, requested=4, proposed=4, accepted=2, committed=3, proposer="ncm", reason="prior"),
         *one_round(1, requested=0, reason="budget", expected_ns=2_000_000, expected_step_ns=2_500_000, **step),
         *one_round(2, requested=0, reason="last", expected_ns=2_000_000, **step),
+        *one_round(3, requested=4, proposer="ncm", reason="best", **step),
     ]
     begun = generation(A, controlled=True, policy="stochastic", temperature=0.5, q_source="drafter")
     lines = show(capsys, give(tmp_path, begun, *chosen), A)
@@ -80,6 +81,7 @@ def test_what_a_controller_chose_and_who_proposed_is_said(capsys: pytest.Capture
         "1  -> +               nothing proposed   verify 2.30 ms   budget: m=0, expected 2.00 ms a token, 2.50 ms by a "
         "step",
         "2  -> +               nothing proposed   verify 2.30 ms   last: m=0, expected 2.00 ms a token",
+        "3  -> +               ncm had nothing to propose   verify 2.30 ms   best: m=4",
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,11 +11,14 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+import queries
 from telemetry import roundscope_version
 from telemetry.following import Line
 from telemetry.metric_names import BUCKETS_NS, DEVICE, MAX_DEVICES, MAX_GROUPS, METRICS
 from telemetry.metrics import Metrics, MetricsState
 from telemetry.records import SCHEMA_VERSION, LossRecord, Record
+from telemetry.store import connect
+from telemetry.testing import Spans, assert_sinks_agree
 from tests.telemetry import stores
 from tests.telemetry.coarse import ncm, ncm_comparison, whole_ncm
 
@@ -259,6 +263,32 @@ def test_proposers_are_counted_up_to_a_number_of_them(monkeypatch: pytest.Monkey
         for proposer, each in counts.items()
         for name, n in zip(names, each, strict=True)
     }
+
+
+def test_a_part_that_was_chosen_and_had_nothing_did_not_propose(tmp_path: Path) -> None:
+    """All count the same: the metric, the query `drafters`, and the assertion on sinks."""
+    empty = {"proposed": 0, "accepted": 0, "committed": 1, "outcome": "step"}
+    records = [
+        stores.header(),
+        stores.run(),
+        stores.generation("g1", drafter="suffix+ar"),
+        *stores.rounds("g1", 4, proposer="suffix"),
+        *stores.rounds("g1", 1, index=4, proposer="suffix", **empty),
+        *stores.rounds("g1", 1, index=5, proposer="ar", **empty),
+        stores.generation_end("g1", n_rounds=6, n_committed=12),
+        stores.run_end(),
+    ]
+    metrics = counted(records)
+    names = ("proposer_proposals_total", "proposer_accepted_tokens_total")
+    assert select(metrics, *names) == {
+        labelled(name, proposer="suffix"): n for name, n in zip(names, (4, 6), strict=True)
+    }
+    stores.write_lines(tmp_path, records)
+    with connect(tmp_path) as connected:
+        queries.install_views(connected.con)
+        result = queries.run(connected.con, "drafters")
+        assert {row[result.columns.index("proposers")] for row in result.rows} == {"suffix 4"}
+    assert_sinks_agree(records=records, spans=Spans.from_records(records), store=tmp_path, counters=metrics.registry)
 
 
 def test_every_metric_is_named_as_defined_and_nothing_is_created() -> None:
