@@ -1,7 +1,8 @@
 """Lets somebody see every record of this process's generations as it is written.
 
 Trace exporters of an application and the fixtures of its tests want to see generations that they did not start. What
-observes runs in the generating thread, so it had better only take note until a generation has ended.
+observes runs in the generating thread, so it had better only take note until a generation has ended; an end that comes
+with the last round is shown when that round has been handed out, so that its caller does not wait for it.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ def observe(see: See) -> Callable[[], None]:
     return end
 
 
-def show_also(write: See) -> See:
-    """`write`, with whoever observes now and is still observing later; `write` itself if nobody does."""
+def find_observers() -> See | None:
+    """What shows a record to whoever observes now and is still observing then; None if nobody observes."""
     if not _observers:
-        return write
+        return None
     observers = tuple(_observers)
 
-    def write_and_show(record: Record) -> None:
-        write(record)
+    def show(record: Record) -> None:
         for see in observers:
             if see in _observers:
                 see(record)
 
-    return write_and_show
+    return show
