@@ -211,7 +211,8 @@ def test_exemplars_are_in_openmetrics_text_only_and_name_the_trace() -> None:
         stores.generation("3" * 32, trace_id="c" * 32, parent_span_id="b" * 16, sampled=False),
         *stores.rounds("3" * 32, 1, t_round_ns=200_000_000),
     ]
-    registry = counted(records).registry
+    metrics = counted(records)
+    registry = metrics.registry
     assert b"trace_id" not in generate_latest(registry)
     [family] = [
         family
@@ -225,6 +226,13 @@ def test_exemplars_are_in_openmetrics_text_only_and_name_the_trace() -> None:
         "0.025": ({"trace_id": "a" * 32}, 0.02),
     }
     assert float(found["0.025"][2]) == pytest.approx(1_700_000_000.148456789, abs=1e-6)
+    # Who is not sampled counts all the same.
+    assert select(metrics, "generations_started_total", "rounds_total", "round_seconds_count", "round_seconds_sum") == {
+        labelled("generations_started_total"): 3,
+        labelled("rounds_total", outcome="correction"): 3,
+        labelled("round_seconds_count"): 3,
+        labelled("round_seconds_sum"): 0.222,
+    }
 
 
 def test_a_controllers_rounds_are_counted_by_reason_and_length() -> None:
