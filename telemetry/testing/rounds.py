@@ -35,6 +35,7 @@ _END = tuple(each.field.name for each in attributes_of(GenerationEnd))
 def assert_rounds_consistent(source: Spans | Iterable[Record]) -> None:
     """Every generation and round in `source`, spans of any origin or records, holds to what the words mean.
 
+    Coarse-to-fine generations have levels and no rounds; nothing is said of them here.
     Rounds: none is missing, doubled or elsewhere; they follow one another in time, with their stages inside them.
     Tokens: accepted + cut <= proposed <= requested, which is what was asked for; committed = accepted, and one more
     after a correction, a bonus or a step; only the last round may cut. A controller says why it chose m, nobody else
