@@ -39,9 +39,10 @@ def assert_rounds_consistent(source: Spans | Iterable[Record]) -> None:
     Rounds: none is missing, doubled or elsewhere; they follow one another in time, with their stages inside them.
     Tokens: accepted + cut <= proposed <= requested, which is what was asked for; committed = accepted, and one more
     after a correction, a bonus or a step; only the last round may cut. A controller says why it chose m, nobody else
-    does. Lengths: the caches hold the committed history
-    less its last token. Sums: the generation's rounds, output and times are those of its rounds; usage stands on it
-    alone.
+    does, nor expects a time. Nothing is said of q or of a coupling where no such rule judges: in a greedy or a relaxed
+    generation. A round says what its q was only where one of several parts proposed it, and p/q with the residual
+    judged. Lengths: the caches hold the committed history less its last token. Sums: the generation's rounds, output
+    and times are those of its rounds; usage stands on it alone.
     """
     spans = source if isinstance(source, Spans) else Spans.from_records(source)
     forest = spans.forest
@@ -79,6 +80,10 @@ def _check_generation(forest: Forest, span: Span) -> Iterator[Fault]:
             return
     if span.name != (wanted := f"{OPERATION} {generation['model']}"):
         yield span, f"its name is not {wanted!r}"
+    if generation["policy"] in ("greedy", "relaxed"):
+        for field in ("q_source", "coupling"):
+            if generation[field] is not None:
+                yield span, f"{field} is {generation[field]}, but its policy is {generation['policy']}"
     yield from _check_tokens(generation, rounds)
     yield from _check_times(forest, span)
     for each in rounds:
@@ -104,6 +109,7 @@ def _check_tokens(generation: Facts, rounds: list[Facts]) -> Iterator[Fault]:
             _check_counts(each, is_last),
             _check_lengths(generation, each, committed),
             _check_choice(generation, each),
+            _check_source(generation, each),
         )
         for fault in chain.from_iterable(checks):
             yield each.span, fault
@@ -171,6 +177,20 @@ def _check_choice(generation: Facts, each: Facts) -> Iterator[str]:
         yield f"a controller chose {each['requested']}, but gives no reason"
     if reason in _CHOSE_NONE and each["requested"]:
         yield f"reason is {reason}, but {each['requested']} were requested"
+    for field in ("expected_ns", "expected_step_ns"):
+        if each[field] is not None and reason is None:
+            yield f"{field} is {each[field]}, but there is no reason: no controller expected it"
+
+
+def _check_source(generation: Facts, each: Facts) -> Iterator[str]:
+    """What q was is a round's own only where parts of a drafter differ in it, and it is judged by."""
+    source = each["q_source"]
+    if source is None:
+        return
+    if generation["coupling"] != "residual":
+        yield f"q_source is {source}, but the coupling is {generation['coupling']}"
+    if each["proposer"] is None or not each["proposed"]:
+        yield f"q_source is {source}, but no part of a composed drafter proposed"
 
 
 def _check_times(forest: Forest, span: Span) -> Iterator[Fault]:

@@ -26,6 +26,7 @@ from telemetry.testing import (
     TraceRecording,
     assert_equal_to_ordinary,
     assert_no_extra_sync,
+    assert_rounds_consistent,
     assert_sinks_agree,
 )
 from tests.runtime.scripted import counting, guessing
@@ -158,6 +159,8 @@ def sinks(tmp_path: Path) -> dict[str, Any]:
 
 def test_all_sinks_agree(sinks: dict[str, Any]) -> None:
     assert_sinks_agree(**sinks)
+    assert_rounds_consistent(sinks["records"])
+    assert {each.q_source for each in sinks["records"] if isinstance(each, RoundRecord)} >= {"point"}
     registry = sinks.pop("counters")
     assert_sinks_agree(**sinks, counters=generate_latest(registry).decode())
     assert_sinks_agree(**sinks, counters=generate_openmetrics(registry).decode())
