@@ -58,7 +58,9 @@ A generation is a trace, made from its records after it has ended, with the time
   generation once for each destination (noted in `STORE/exported`). A generation is sent whole or tried again, so
   after a failure some of its spans may come twice, with the same ids; so may one that two exports to the same
   receiver have in hand at the same moment.
-- `roundscope import FILE` takes an OTLP-JSON file into a store. `select * from spans` shows the same rows in SQL.
+- `roundscope import FILE` takes an OTLP-JSON file into a store, whole or not at all: it works in `STORE/importing`,
+  which is gone afterwards, and holds a lock on `STORE/import.lock`, so that a second import waits. `select * from
+  spans` shows the same rows in SQL.
 - `telemetry.instrument(tracer_provider=...)` gives them to your application's own tracer provider, in the generating
   thread: once the last round is handed out and the generation is asked for more (as every loop does) or closed. The
   provider's processors delay no round, but what comes next; a coarse-to-fine generation waits for them before it

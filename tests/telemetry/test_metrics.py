@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -252,7 +253,9 @@ def test_a_controllers_rounds_are_counted_by_reason_and_length() -> None:
     }
 
 
-def test_proposers_are_counted_up_to_a_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proposers_are_counted_up_to_a_number_of_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("telemetry.metrics.MAX_PROPOSERS", 2)
     accepted = [("suffix", 3), ("ar", 1), (None, 0), ("suffix", 2), ("mine", 4), ("theirs", 1)]
     rounds = [
@@ -264,6 +267,10 @@ def test_proposers_are_counted_up_to_a_number_of_them(monkeypatch: pytest.Monkey
     again.restore(metrics.state())
     for each in rounds[4:]:
         again.count(each)
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(each["event"], each["limit"], each["effect"]) for each in said] == [
+        ("metrics.label_overflow", 2, "more proposers count as 'other'")
+    ]
     counts = {"suffix": (2, 5), "ar": (1, 1), "other": (2, 5)}
     names = ("proposer_proposals_total", "proposer_accepted_tokens_total")
     assert select(again, *names) == {
