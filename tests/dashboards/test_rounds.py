@@ -75,6 +75,13 @@ def test_what_a_controller_chose_and_who_proposed_is_said(capsys: pytest.Capture
     begun = generation(A, controlled=True, policy="stochastic", temperature=0.5, q_source="drafter")
     lines = show(capsys, give(tmp_path, begun, *chosen), A)
     assert ", fused, temperature 0.5, q: the drafter's own, prompt copy-1 of" in lines[0]
+    composed = [
+        *one_round(0, proposed=4, accepted=2, committed=3, proposer="prompt-lookup", q_source="point"),
+        *one_round(1, proposed=4, accepted=2, committed=3, proposer="ncm", q_source="drafter"),
+    ]
+    assert (
+        ", q: a point mass or the drafter's own, " in show(capsys, give(tmp_path / "composed", begun, *composed), A)[0]
+    )
     assert lines[3:] == [
         "0  = = x x -> = = +   accepted 2/4 from ncm   draft 1.10 ms  verify 2.30 ms   prior: m=4",
         "1  -> +               nothing proposed   verify 2.30 ms   budget: m=0, expected 2.00 ms a token, 2.50 ms by a "
