@@ -102,9 +102,11 @@ def _list_bases(rows: Sequence[Row], stages: Sequence[str]) -> str:
 
 
 def _say_outcome(row: Row) -> str:
-    said = f"accepted {row['accepted']}/{row['proposed']}" if row["proposed"] else "nothing proposed"
-    if row["proposer"] is not None:
-        said += f" from {row['proposer']}"
+    who = row["proposer"]
+    if row["proposed"]:
+        said = f"accepted {row['accepted']}/{row['proposed']}" + (f" from {who}" if who else "")
+    else:
+        said = f"{who} had nothing" if who else "nothing proposed"
     if row["overlap_positions"]:
         said += f", 1 - TV {row['overlap'] / row['overlap_positions']:.2f}"
     if row["outcome"] in COMMITS_ONE_MORE:
