@@ -220,7 +220,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> RoundscopeError:
 
 
 def serve(store: Path, host: str, port: int) -> None:
-    """Serve a store's metrics until the process is ended. A store that is not there is made: an endpoint may come first.
+    """Serve a store's metrics until the process is ended. The store is made if it is not there yet.
 
     RoundscopeError: it cannot be made, it is served already, or nobody can listen there.
     """
