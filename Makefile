@@ -33,8 +33,9 @@ bench: $(VENV)/.ready ## compare speed with mlx-lm's own loops, side by side (sl
 
 CHECKPOINTS := runtime/drafters/learned/checkpoints
 
+# What each of these takes is in docs/LOG.md (2026-11-30, soft labels); one BLAS thread is enough.
 train-drafters: $(VENV)/.ready ## let the default model write, and train the drafters on it (under two hours on one CPU)
-	$(BIN)/roundscope distill --resume
+	$(BIN)/roundscope distill --resume --tokens 400000 --sampled 0.33 --batch 96
 	mkdir -p $(CHECKPOINTS)
 	$(BIN)/roundscope train-drafter ar --out $(CHECKPOINTS)/ar.safetensors
 	$(BIN)/roundscope train-drafter blocks --out $(CHECKPOINTS)/blocks.safetensors

@@ -38,6 +38,13 @@ Examples:
     help="Share of prompts answered a second time, at --temperature. The first answer is always greedy.",
 )
 @click.option("--temperature", type=click.FloatRange(0.01, 100), default=0.7, show_default=True)
+@click.option(
+    "--top",
+    type=click.IntRange(0),
+    default=12,
+    show_default=True,
+    help="Likeliest tokens kept, with their probabilities, beside every token that was written; 0 for none.",
+)
 @click.option("--batch", type=click.IntRange(1), default=64, show_default=True, help="Prompts decoded together.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of prompts and draws.")
 @click.option("--resume", is_flag=True, help="Go on with what is in DIR, if anything is; only --tokens may differ.")

@@ -17,6 +17,8 @@ from telemetry.errors import Unsupported
 if TYPE_CHECKING:
     import mlx.core as mx
 
+    from runtime.distillation.labels import LabelWriter
+
 PREFILL_CHUNK = 64
 LEAST_GONE = 8
 """One part in so many of a batch has to have ended before the others are copied together."""
@@ -40,10 +42,16 @@ class BatchDecoder:
         self._n_layers = len(layers)
 
     def write(
-        self, prompts: Sequence[Sequence[int]], temperatures: Sequence[Sequence[float]], max_tokens: int, key: mx.array
+        self,
+        prompts: Sequence[Sequence[int]],
+        temperatures: Sequence[Sequence[float]],
+        max_tokens: int,
+        key: mx.array,
+        labels: LabelWriter | None = None,
     ) -> list[list[list[int]]]:
         """For each prompt an answer for each of its temperatures (0: greedy), of at most `max_tokens` tokens, the
-        token that ended it included. `key`: of mlx's generator, for everything that is drawn in this batch.
+        token that ended it included. `key`: of mlx's generator, for everything that is drawn in this batch. labels:
+        takes down what was likely at each token, by the numbers of prompt and answer.
 
         A prompt is taken in once, however many answers it gets.
         """
@@ -60,14 +68,17 @@ class BatchDecoder:
         for step in range(max_tokens):
             tokens = _choose(logits, [rows[row][2] for row in alive], mx.random.split(key, max_tokens)[step])
             chosen = read(tokens)[0]
-            going = []
+            going, written = [], []
             for place, row in enumerate(alive):
                 i, j, _ = rows[row]
                 if answers[i][j] and answers[i][j][-1] in self._eos:
                     continue
                 answers[i][j].append(chosen[place])
+                written.append((place, (i, j)))
                 if chosen[place] not in self._eos:
                     going.append(place)
+            if labels is not None:
+                labels.note(logits, written)
             if not going or step + 1 == max_tokens:
                 break
             if len(going) <= len(alive) - max(1, len(alive) // LEAST_GONE):

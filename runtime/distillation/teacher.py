@@ -19,6 +19,7 @@ import msgspec
 from runtime.distillation.batches import BatchDecoder
 from runtime.distillation.examples import EXAMPLES, SPLIT_RULE, Example, choose_split, read_examples
 from runtime.distillation.identity import digest_parameters, digest_tokenizer
+from runtime.distillation.labels import LABELS, LabelWriter, row_type
 from runtime.distillation.manifest import MANIFEST, Manifest, hash_file, load_manifest, write_manifest
 from runtime.distillation.prompts import TrainingPrompt, digest_prompts
 from runtime.environment import describe_machine
@@ -34,7 +35,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How a target writes. UsageError for values that make no sense.
 
     tokens: of output, after which no batch is begun. max_tokens: of one answer. sampled: the share of prompts that get,
-    beside the greedy answer, one drawn at `temperature`. batch: prompts a batch. seed: of the order and the draws.
+    beside the greedy answer, one drawn at `temperature`. batch: prompts a batch. seed: of the order and the draws. top:
+    likeliest ids that are kept, with their probabilities, beside every token (`labels`); 0: none.
     """
 
     tokens: int = 100_000
@@ -43,8 +45,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float = 0.7
     batch: int = 64
     seed: int = 0
+    top: int = 12
 
     def __post_init__(self) -> None:
+        if self.top < 0:
+            raise UsageError(f"top is {self.top}; it must not be negative")
         for name in ("tokens", "max_tokens", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -75,6 +80,8 @@ class Teacher:
         n_refused: int = 0,
     ) -> None:
         self._target, self._folder, self._settings = target, folder, settings
+        if settings.top > target.vocab_size:
+            raise UsageError(f"top is {settings.top}, and {target.name} has {target.vocab_size} ids: ask for fewer")
         self._batches = _plan_batches(target, prompts, settings)
         self._decoder = BatchDecoder(target)
         self._n_examples: Counter[str] = Counter()
@@ -111,7 +118,11 @@ class Teacher:
         for number, batch in enumerate(self._batches[n_done:], start=n_done):
             if self._n_tokens.total() >= self._settings.tokens:
                 break
-            examples = self._write(batch, number)
+            examples, labels = self._write(batch, number)
+            # Labels first: whoever takes up the folder goes by the examples, and cuts off labels that have none.
+            if self._settings.top:
+                with (self._folder / LABELS).open("ab") as file:
+                    file.write(labels)
             with path.open("ab") as file:
                 file.write(b"".join(msgspec.json.encode(example) + b"\n" for example in examples))
             self._count(examples)
@@ -120,15 +131,17 @@ class Teacher:
         self._save(self._manifest.seconds, complete=True)
         return self._manifest
 
-    def _write(self, batch: Sequence[_Job], number: int) -> list[Example]:
+    def _write(self, batch: Sequence[_Job], number: int) -> tuple[list[Example], bytes]:
+        """The examples of a batch, and the rows of their labels."""
         import mlx.core as mx
 
         settings = self._settings
         key = mx.random.key(random.Random(f"{settings.seed} {number}").randrange(2**32))
+        labels = LabelWriter(settings.top) if settings.top else None
         answers = self._decoder.write(
-            [job.ids for job in batch], [job.temperatures for job in batch], settings.max_tokens, key
+            [job.ids for job in batch], [job.temperatures for job in batch], settings.max_tokens, key, labels
         )
-        return [
+        examples = [
             Example(
                 id=f"{job.prompt.item.id}/{i}",
                 document=job.prompt.document,
@@ -142,12 +155,18 @@ class Teacher:
             for job, each in zip(batch, answers, strict=True)
             for i, (temperature, answer) in enumerate(zip(job.temperatures, each, strict=True))
         ]
+        if labels is None:
+            return examples, b""
+        return examples, b"".join(
+            labels.take((n, i)) for n, job in enumerate(batch) for i in range(len(job.temperatures))
+        )
 
     def _start(self, path: Path) -> int:
         if path.exists() or (self._folder / MANIFEST).exists():
             raise UsageError(f"{self._folder} holds distilled data: go on with --resume, or give another folder")
         self._folder.mkdir(parents=True, exist_ok=True)
-        path.touch()
+        for name in self._files:
+            (self._folder / name).touch()
         self._save(0.0, complete=False)
         return 0
 
@@ -156,6 +175,7 @@ class Teacher:
         found = load_manifest(self._folder, check=False)
         # How many tokens were asked for decides where to stop, not what is written until then.
         found.settings["tokens"] = self._manifest.settings["tokens"]
+        found.settings.setdefault("top", 0)
         for name in ("target_digest", "tokenizer_digest", "prompts_digest", "settings"):
             if getattr(found, name) != getattr(self._manifest, name):
                 raise UsageError(
@@ -164,6 +184,8 @@ class Teacher:
                 )
         self._manifest = msgspec.structs.replace(self._manifest, seconds=found.seconds)
         examples = read_examples(self._folder)
+        labels, row = self._folder / LABELS, row_type(self._settings.top).itemsize
+        n_labels = labels.stat().st_size // row if self._settings.top and labels.exists() else 0
         n_done = size = 0
         for batch in self._batches:
             part = list(islice(examples, sum(len(job.temperatures) for job in batch)))
@@ -171,12 +193,22 @@ class Teacher:
                 f"{job.prompt.item.id}/{i}" for job in batch for i in range(len(job.temperatures))
             ]:
                 break
+            n_tokens = self._n_tokens.total() + sum(len(example.output) for example in part)
+            if self._settings.top and n_tokens > n_labels:
+                break
             size += sum(len(msgspec.json.encode(example)) + 1 for example in part)
             self._count(part)
             n_done += 1
         with path.open("r+b") as file:
             file.truncate(size)
+        if self._settings.top:
+            with labels.open("ab") as file:
+                file.truncate(self._n_tokens.total() * row)
         return n_done
+
+    @property
+    def _files(self) -> list[str]:
+        return [EXAMPLES, LABELS] if self._settings.top else [EXAMPLES]
 
     def _count(self, examples: Sequence[Example]) -> None:
         for example in examples:
@@ -186,7 +218,7 @@ class Teacher:
     def _save(self, seconds: float, *, complete: bool) -> None:
         self._manifest = msgspec.structs.replace(
             self._manifest,
-            files={EXAMPLES: hash_file(self._folder / EXAMPLES)},
+            files={name: hash_file(self._folder / name) for name in self._files},
             n_examples=dict(self._n_examples),
             n_tokens=dict(self._n_tokens),
             seconds=round(seconds, 1),

@@ -2,7 +2,7 @@
 
 Agreement is counted on the target's own histories: Pr(A >= j) of `m` tokens proposed at every position of an answer, as
 a forecast counts it. Alignment is 1 - TV(p, q), the share of drawn proposals that verification accepts, for the next
-token at temperature 1. Cost is the time of one proposal.
+token. Cost is the time of one proposal.
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ from runtime.workloads import encode, load_embedded
 
 LONGEST = 8
 N_TIMED = 30
+N_JUDGED = 60
+"""Greedy answers held out over which agreement is counted, at least, where there are as many."""
 N_ANSWERED = 64
 """Tokens of an answer to the embedded workload, as `roundscope run` takes them."""
+
+
+def choose_greedy(test: Sequence[Example]) -> list[Example]:
+    """Of the greedy answers in `test` fewer than twice N_JUDGED, evenly spread: every drafter is judged by the same."""
+    greedy = [example for example in test if not example.temperature]
+    return greedy[:: max(1, len(greedy) // N_JUDGED)]
 
 
 def measure_agreement(
@@ -65,18 +73,22 @@ def answer_embedded(target: MlxTarget) -> dict[str, list[tuple[list[int], list[i
     return found
 
 
-def measure_alignment(drafter: LearnedAssistant | Blocks, target: Target, examples: Sequence[Example]) -> float:
-    """The mean of 1 - TV(p, q) over every position of the outputs, for the next token at temperature 1."""
+def measure_alignment(
+    drafter: LearnedAssistant | Blocks, target: Target, examples: Sequence[Example], temperature: float
+) -> dict[str, Any]:
+    """The mean overlap, 1 - TV(p, q), over every position of the outputs, for the next token at `temperature`."""
     found: list[float] = []
     ids = mx.array(drafter.tokens.ids)
     for example in examples:
         whole, first = [*example.prompt, *example.output], len(example.prompt)
-        p = mx.softmax(target.forward(mx.array(whole[:-1])[None], target.make_cache())[0, first - 1 :], axis=-1)
+        logits = target.forward(mx.array(whole[:-1])[None], target.make_cache())[0, first - 1 :]
+        p = mx.softmax(logits / temperature, axis=-1)
         network = drafter.network
         states = network.walk(mx.array(drafter.tokens.to_subset(whole[:-1]))[None])[0, first - 1 :]
-        q = mx.softmax(network.predict(states), axis=-1)
+        q = mx.softmax(network.predict(states) / temperature, axis=-1)
         found += read_floats(mx.minimum(p[:, ids], q).sum(axis=-1))
-    return round(float(np.mean(found)), 4)
+    kind = "sampled" if examples[0].temperature else "greedy"
+    return {"histories": kind, "temperature": temperature, "overlap": round(float(np.mean(found)), 4)}
 
 
 def measure_cost(drafter: LearnedAssistant | Blocks, examples: Sequence[Example]) -> dict[str, float]:

@@ -13,9 +13,10 @@ class LearnedRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whoever has it, the data and the machine's arithmetic gets the same weights. UsageError for what makes no sense.
 
     vocab: the most frequent tokens that are spoken. width, layers, heads, ffn: of the trunk. block: tokens said at
-    once. steps: of training; batch: answers a step; positions: of them, those whose tokens are learned in that step.
-    context: prompt tokens before an answer that are kept. rate: the peak learning rate, reached after `warm_up` steps,
-    then a cosine down to a twentieth. dropout: share of input tokens that are replaced by "any other token".
+    once. steps, alignment_steps: of training for greedy agreement, and then for sampled acceptance; rate,
+    alignment_rate: their peak learning rates, reached after `warm_up` steps, then a cosine down to a twentieth. batch:
+    answers a step; positions: of them, those whose tokens are learned in that step. context: prompt tokens before an
+    answer that are kept. dropout: share of input tokens that are replaced by "any other token".
     """
 
     vocab: int = 4096
@@ -24,11 +25,13 @@ class LearnedRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     heads: int = 4
     ffn: int = 768
     block: int = 1
-    steps: int = 600
+    steps: int = 1200
+    alignment_steps: int = 150
     batch: int = 8
     positions: int = 2048
     context: int = 96
     rate: float = 2e-3
+    alignment_rate: float = 3e-4
     warm_up: int = 100
     weight_decay: float = 0.05
     dropout: float = 0.05
@@ -38,8 +41,11 @@ class LearnedRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         for name in ("steps", "batch", "positions", "context", "warm_up"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.rate <= 0:
-            raise UsageError(f"rate is {self.rate}; it must be above 0")
+        if self.alignment_steps < 0:
+            raise UsageError(f"alignment_steps is {self.alignment_steps}; it must not be negative")
+        for name in ("rate", "alignment_rate"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in ("dropout", "weight_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; it must be from 0 to below 1")

@@ -19,13 +19,15 @@ from runtime.drafters.learned.data import read_data
 from runtime.drafters.learned.drafters import Blocks, LearnedAssistant
 from runtime.drafters.learned.evaluation import (
     answer_embedded,
+    choose_greedy,
     measure_agreement,
     measure_alignment,
     measure_cost,
 )
 from runtime.drafters.learned.network import Kind, LearnedConfig, Network, init_network, take_over_embeddings
 from runtime.drafters.learned.recipe import LearnedRecipe, change_recipe
-from runtime.drafters.learned.stage import LearnedStage
+from runtime.drafters.learned.stage import AlignmentStage, LearnedStage
+from runtime.ncm.training.loop import Stage
 from runtime.ncm.training.staged import StagedRun
 from runtime.targets import MlxTarget
 
@@ -52,12 +54,18 @@ def train_learned(
     network = _make_network(kind, target, found.tokens, recipe)
     digest = json.dumps([kind, msgspec.to_builtins(recipe), found.manifest.digest])
     run = StagedRun({"network": network}, recipe, out.with_name(out.name + ".state"), digest)
-    run.go([LearnedStage(network, found.tokens, found.train, recipe)], run.read() if resume else None)
+    stages: list[Stage] = [LearnedStage(network, found.tokens, found.train, recipe, found.labels)]
+    if recipe.alignment_steps and found.can_align:
+        drawn, heated = found.take_drawn()
+        stages.append(AlignmentStage(network, found.tokens, drawn, recipe, heated, found.temperature))
+    run.go(stages, run.read() if resume else None)
     network.eval()
-    [curve], [seconds] = run.story.curves.values(), run.story.seconds.values()
     figures = _evaluate(network, found.tokens, target, found.test)
-    figures |= {"training_seconds": seconds, "coverage": round(found.tokens.coverage(_list_tokens(found.test)), 4)}
-    header = found.describe_training(recipe, command, curve, figures)
+    figures |= {
+        "training_seconds": run.story.seconds,
+        "coverage": round(found.tokens.coverage(_list_tokens(found.test)), 4),
+    }
+    header = found.describe_training(recipe, command, run.story.curves, figures)
     write_checkpoint(out, network, found.tokens, found.trained_for, header)
     run.forget()
     return figures
@@ -82,7 +90,8 @@ def _evaluate(network: Network, tokens: FrequentTokens, target: MlxTarget, test:
     print(f"measuring on {len(test)} answers held out", file=sys.stderr, flush=True)
     make = Blocks if network.config.kind == "blocks" else LearnedAssistant
     drafter = make(network, tokens)
-    greedy = [example for example in test if not example.temperature]
+    greedy = choose_greedy(test)
+    drawn = [example for example in test if example.temperature]
     if not greedy:
         return {}
     classes = sorted({example.class_ for example in greedy})
@@ -95,7 +104,11 @@ def _evaluate(network: Network, tokens: FrequentTokens, target: MlxTarget, test:
         "agreement_embedded": {
             name: measure_agreement(drafter, answers) for name, answers in answer_embedded(target).items()
         },
-        "alignment": measure_alignment(drafter, target, greedy[:N_ALIGNED]),
+        "alignment": [
+            measure_alignment(drafter, target, examples[:N_ALIGNED], temperature)
+            for examples, temperature in ((drawn, drawn[0].temperature if drawn else 1.0), (greedy, 1.0))
+            if examples
+        ],
         "draft_ms": measure_cost(drafter, greedy[:N_ALIGNED]),
     }
 

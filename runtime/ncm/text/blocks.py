@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.distillation.labels import Labels, label_hard
 from telemetry.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,21 +36,31 @@ def join_prompts(examples: Sequence[Example]) -> list[Example]:
 @dataclass(frozen=True)
 class Batch:
     """Prefixes (n, P) and blocks (n, N) in subset ids. known: where a block has a token of the text (n, N); sayable:
-    where that token is in the subset too.
+    where that token is in the subset too. rows (n,): of `Blocks`, which has their labels.
     """
 
     windows: Ids
     blocks: Ids
     known: NDArray[np.bool_]
     sayable: NDArray[np.bool_]
+    rows: NDArray[np.int64]
 
 
 class Blocks:
     """A block for every token of the outputs of `examples`; `starts` (n,) are their places in one long text,
     `other` stands for tokens that are not frequent."""
 
-    def __init__(self, examples: Sequence[Example], tokens: FrequentTokens, config: NcmConfig) -> None:
-        """UsageError where there is no output."""
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        tokens: FrequentTokens,
+        config: NcmConfig,
+        labels: Sequence[Labels] | None = None,
+    ) -> None:
+        """labels: of each example's last tokens; any other token is known alone.
+
+        UsageError where there is no output.
+        """
         self._prefix, self._length, self.other = config.prefix_length, config.output_length, tokens.other
         parts: list[Ids] = []
         starts, ends, place = [], [], 0
@@ -66,6 +77,20 @@ class Blocks:
         self.starts, self._ends = np.concatenate(starts), np.concatenate(ends)
         self._text = np.concatenate([*parts, np.full(self._length, self.other, np.int32)])
         self.is_greedy = np.concatenate([np.full(len(each.output), each.temperature == 0) for each in examples])
+        labels = [label_hard(()) for _ in examples] if labels is None else labels
+        self._labels = self._place_labels([held.limit(tokens) for held in labels], [each[-1] + 1 for each in starts])
+
+    def _place_labels(self, labels: Sequence[Labels], ends: Sequence[int]) -> Labels:
+        """For every place of the text: those of an example end where it does."""
+        width = labels[0].ids.shape[1]
+        ids = np.zeros((len(self._text), width), np.int32)
+        p = np.zeros((len(self._text), width), np.float32)
+        sayable = self._text < self.other
+        ids[sayable, 0], p[sayable, 0] = self._text[sayable], 1
+        for held, end in zip(labels, ends, strict=True):
+            rows = slice(end - len(held), end)
+            ids[rows], p[rows] = held.ids, held.p
+        return Labels(ids, p)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -82,7 +107,18 @@ class Blocks:
         blocks = self._text[np.where(known, places, len(self._text) - 1)]
         sayable = known & (blocks != self.other)
         windows = self._text[starts - self._prefix + np.arange(self._prefix)]
-        return Batch(windows, np.where(sayable, blocks, np.int32(FILLING)), known, sayable)
+        numbers = np.arange(len(self))[rows]
+        return Batch(windows, np.where(sayable, blocks, np.int32(FILLING)), known, sayable, numbers)
+
+    def take_labels(self, rows: NDArray[np.int64], first: int, n: int) -> Labels:
+        """What is likely at `n` places of each row, from `first` places behind its block's beginning on: (rows, n, k).
+
+        Nothing is, behind the end of a text.
+        """
+        places = self.starts[rows][:, None] + np.arange(first, first + n)
+        known = places < self._ends[rows][:, None]
+        places = np.where(known, places, len(self._text) - 1)
+        return Labels(self._labels.ids[places], self._labels.p[places])
 
 
 class BlockSource:

@@ -7,12 +7,13 @@ blocks begin as copies of the prefix's. (The Sudoku generator begins with such a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from runtime.drafters.learned.objectives import disagreement
 from runtime.ncm.attention import attend
 from runtime.ncm.identity import list_weights
 from runtime.ncm.layouts import Layouts
@@ -50,7 +51,7 @@ class CausalNetwork(nn.Module):
 
 
 class CausalStage:
-    """Next tokens at every position of prefixes, those that can be said."""
+    """Next tokens at every position of prefixes, those that can be said, for greedy agreement."""
 
     name = "causal"
 
@@ -58,23 +59,21 @@ class CausalStage:
         self.module = CausalNetwork(model)
         self.steps, self.rate = recipe.causal_steps, recipe.causal_rate
         self.state: Arrays = {}
-        self._source, self._batch, self._size = source, recipe.generator_batch, model.tokens.size
+        self._source, self._batch = source, recipe.generator_batch
 
     def begin(self) -> None:
         """Nothing precedes."""
 
-    def draw(self, step: int, rng: np.random.Generator) -> tuple[Any, ...]:
-        """Prefixes (B, P), what follows each position (B, P), and weights (B, P)."""
+    def draw(self, step: int, rng: np.random.Generator) -> tuple[mx.array, ...]:
+        """Prefixes (B, P), and the labels of what follows each position, ids and probabilities (B, P, k)."""
         batch = self._source.draw_batch(self._batch, rng)
-        following = np.concatenate([batch.windows[:, 1:], batch.blocks[:, :1]], axis=1)
-        weights = following < self._size
-        weights[:, -1] &= batch.sayable[:, 0]
-        return mx.array(batch.windows), mx.array(np.where(weights, following, 0)), mx.array(weights)
+        n = batch.windows.shape[1]
+        labels = self._source.blocks.take_labels(batch.rows, 1 - n, n)
+        return mx.array(batch.windows), mx.array(labels.ids), mx.array(labels.p)
 
-    def measure(self, windows: mx.array, following: mx.array, weights: mx.array) -> tuple[mx.array, Arrays]:
-        """Mean cross-entropy."""
-        losses = nn.losses.cross_entropy(self.module(windows), following) * weights
-        return losses.sum() / mx.maximum(weights.sum(), 1), {}
+    def measure(self, windows: mx.array, ids: mx.array, p: mx.array) -> tuple[mx.array, Arrays]:
+        """The mean disagreement."""
+        return disagreement(self.module(windows), ids, p), {}
 
     def settle(self, found: Arrays, key: mx.array) -> None:
         """Nothing follows."""

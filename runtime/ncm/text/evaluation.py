@@ -26,28 +26,32 @@ BATCH = 128
 Figures = dict[str, Any]
 
 
-def measure_agreement(model: TextModel, batch: Batch, decoder: Decoder = "context") -> Figures:
-    """How much of a greedy proposal stands, at every place of greedy outputs: survival Pr(A >= j) over the blocks that
-    have a position j, and the mean of A. right: by position whatever came before; coded: shares of the positions whose
-    token is in the subset.
+def find_right(model: TextModel, batch: Batch, decoder: Decoder = "context") -> NDArray[np.bool_]:
+    """Where a greedy proposal is the block's token (n, N), at every place of greedy outputs."""
+    said = np.concatenate([_say(model, windows, decoder) for windows in _split(batch.windows)])
+    return (said == batch.blocks) & batch.sayable
+
+
+def measure_agreement(right: NDArray[np.bool_], batch: Batch) -> Figures:
+    """How much of a proposal stands, of what `find_right` gives: survival Pr(A >= j) over the blocks that have a
+    position j, and the mean of A. right: by position whatever came before; sayable: shares of the positions whose token
+    is in the subset.
     """
-    hits = np.concatenate([_say(model, windows, decoder) for windows in _split(batch.windows)])
-    stands = (hits == batch.blocks) & batch.sayable
-    kept = np.cumprod(stands, axis=1)
+    kept = np.cumprod(right, axis=1)
     return {
         "blocks": len(kept),
         "accepted": _round(kept.sum(axis=1).mean()),
         "survival": _by_position(kept, batch.known),
-        "right": _by_position(stands, batch.known),
+        "right": _by_position(right, batch.known),
         "sayable": _by_position(batch.sayable, batch.known),
     }
 
 
-def count_rounds(model: TextModel, blocks: Blocks, m: int, decoder: Decoder = "context") -> Figures:
-    """Rounds that greedy speculation with `m` proposed tokens takes over all of `blocks`, and what each accepts."""
-    batch = blocks.take(slice(None))
-    hits = np.concatenate([_say(model, windows, decoder) for windows in _split(batch.windows)])
-    kept = np.cumprod((hits == batch.blocks) & batch.sayable, axis=1)[:, :m].sum(axis=1)
+def count_rounds(right: NDArray[np.bool_], blocks: Blocks, m: int) -> Figures:
+    """Rounds of greedy speculation with `m` proposed tokens over all of `blocks`, and what each accepts, of what
+    `find_right` gives for them.
+    """
+    kept = np.cumprod(right, axis=1)[:, :m].sum(axis=1)
     rounds, accepted, row = 0, 0, 0
     while row < len(kept):
         found = int(kept[row])

@@ -19,7 +19,8 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     same weights.
 
     n_tokens: size of the frequent-token subset. batch, generator_batch: blocks a step. *_steps, *_rate: of codec,
-    causal stage and generator; rates are peaks, reached after `warm_up` steps, then a cosine down to a twentieth.
+    causal stage and generator, both for greedy agreement, and of the generator's training for sampled acceptance; rates
+    are peaks, reached after `warm_up` steps, then a cosine down to a twentieth.
     keep_all: share of blocks for which the codec keeps all levels. position_decay: weight of each position's token over
     that of the one before: only what follows right tokens is ever accepted. code_weight: of the codes' loss beside the
     tokens'. own_share: share of blocks that go on from the model's own codes, as a drafter has to, instead of the
@@ -35,11 +36,13 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch: int = 256
     generator_batch: int = 64
     codec_steps: int = 300
-    causal_steps: int = 450
+    causal_steps: int = 700
     generator_steps: int = 900
+    alignment_steps: int = 150
     codec_rate: float = 2e-3
     causal_rate: float = 2e-3
     generator_rate: float = 1e-3
+    alignment_rate: float = 3e-4
     warm_up: int = 50
     weight_decay: float = 0.05
     keep_all: float = 0.5
@@ -62,9 +65,9 @@ class TextRecipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for field in ("n_tokens", "batch", "generator_batch", "warm_up"):
             _require(getattr(self, field) >= 1, f"{field} must be at least 1, not {getattr(self, field)}")
-        for field in ("seed", "codec_steps", "causal_steps", "generator_steps"):
+        for field in ("seed", "codec_steps", "causal_steps", "generator_steps", "alignment_steps"):
             _require(getattr(self, field) >= 0, f"{field} must not be negative, not {getattr(self, field)}")
-        for field in ("codec_rate", "causal_rate", "generator_rate", "position_decay"):
+        for field in ("codec_rate", "causal_rate", "generator_rate", "alignment_rate", "position_decay"):
             _require(getattr(self, field) > 0, f"{field} must be above 0, not {getattr(self, field)}")
         for field in ("weight_decay", "keep_all", "code_weight", "own_share", "drawn_share", "greedy_share", "hidden"):
             value = getattr(self, field)

@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from runtime.drafters.learned.objectives import disagreement, misalignment
 from runtime.ncm.training.teacher import SharedPrefix, forward_states
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TextStage:
-    """Codes of every level and tokens of every position, the earlier positions counting for more."""
+    """Codes of every level, and tokens of every position for greedy agreement, earlier positions counting for more."""
 
     name = "generator"
 
@@ -30,28 +31,28 @@ class TextStage:
         self.module = model
         self.steps, self.rate = recipe.generator_steps, recipe.generator_rate
         self.state: Arrays = {}
-        self._source, self._recipe = source, recipe
-        self._weights = recipe.position_decay ** np.arange(model.config.output_length, dtype=np.float32)
+        self._source, self._recipe, self._drawn_share = source, recipe, recipe.drawn_share
+        self._weights = mx.array(recipe.position_decay ** np.arange(model.config.output_length, dtype=np.float32))
 
     def begin(self) -> None:
         """Leave the codec as it is."""
         self.module.codec.freeze()
 
     def draw(self, step: int, rng: np.random.Generator) -> tuple[Any, ...]:
-        """Prefixes (B, P), blocks (B, N), weights (B, N), the inputs of every level, and its codes."""
-        recipe = self._recipe
-        batch = self._source.draw_batch(recipe.generator_batch, rng)
-        is_own = rng.random(len(batch.windows)) < recipe.own_share
-        is_drawn = rng.random(len(batch.windows)) < recipe.drawn_share
+        """Prefixes (B, P), the labels of blocks, ids and probabilities (B, N, k), the inputs of every level, and its
+        codes.
+        """
+        batch = self._source.draw_batch(self._recipe.generator_batch, rng)
+        is_own = rng.random(len(batch.windows)) < self._recipe.own_share
+        is_drawn = rng.random(len(batch.windows)) < self._drawn_share
         windows, blocks = mx.array(batch.windows), mx.array(batch.blocks)
         key = mx.random.key(int(rng.integers(2**32)))
         codes, inputs = walk_codes(self.module, windows, blocks, mx.array(is_own), mx.array(is_drawn), key)
-        return windows, blocks, mx.array(batch.sayable * self._weights), *inputs, *codes
+        labels = self._source.blocks.take_labels(batch.rows, 0, blocks.shape[1])
+        return windows, mx.array(labels.ids), mx.array(labels.p), *inputs, *codes
 
-    def measure(
-        self, windows: mx.array, blocks: mx.array, weights: mx.array, *levels: mx.array
-    ) -> tuple[mx.array, Arrays]:
-        """Weighted cross-entropy of the tokens, and that of the codes, each level alike."""
+    def measure(self, windows: mx.array, ids: mx.array, p: mx.array, *levels: mx.array) -> tuple[mx.array, Arrays]:
+        """The objective of the tokens, by position, and cross-entropy of the codes, each level alike."""
         model, n = self.module, self.module.config.n_levels
         inputs, codes = levels[:n], levels[n:]
         states = [each[-1] for each in forward_states(model.generator, inputs, windows, model.config.n_layers)]
@@ -59,12 +60,32 @@ class TextStage:
             nn.losses.cross_entropy(model.generator.predict(state), wanted).mean()
             for state, wanted in zip(states, codes, strict=True)
         ]
-        of_tokens = nn.losses.cross_entropy(model.decoder(model.generator.final_norm(states[-1])), blocks)
-        tokens = (of_tokens * weights).sum() / mx.maximum(weights.sum(), 1e-6)
+        tokens = self._judge(model.decoder(model.generator.final_norm(states[-1])), ids, p)
         return tokens + self._recipe.code_weight * sum(of_codes, mx.array(0.0)) / n, {}
 
     def settle(self, found: Arrays, key: mx.array) -> None:
         """Nothing follows."""
+
+    def _judge(self, logits: mx.array, ids: mx.array, p: mx.array) -> mx.array:
+        return disagreement(logits, ids, p, self._weights)
+
+
+class TextAlignmentStage(TextStage):
+    """The same for sampled acceptance: tokens as drawn at `temperature`, codes drawn by the model itself.
+
+    source: of blocks out of outputs that the target drew at that temperature, with its distributions there.
+    """
+
+    name = "alignment"
+
+    def __init__(self, model: TextModel, source: BlockSource, recipe: TextRecipe, temperature: float) -> None:
+        super().__init__(model, source, recipe)
+        self.steps, self.rate = recipe.alignment_steps, recipe.alignment_rate
+        self._drawn_share, self._temperature = 1.0, temperature
+
+    def _judge(self, logits: mx.array, ids: mx.array, p: mx.array) -> mx.array:
+        known = p.sum(axis=-1) > 0
+        return misalignment(logits, ids, p, self._temperature, known * self._weights)
 
 
 def walk_codes(

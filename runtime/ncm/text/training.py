@@ -17,7 +17,7 @@ import numpy as np
 
 from runtime.distillation import Example, FrequentTokens
 from runtime.drafters.learned.data import read_data
-from runtime.drafters.learned.evaluation import answer_embedded
+from runtime.drafters.learned.evaluation import answer_embedded, choose_greedy
 from runtime.drafters.ncm import NcmSampler
 from runtime.ncm.text import evaluation
 from runtime.ncm.text.blocks import Batch, Blocks, BlockSource, join_prompts
@@ -26,7 +26,7 @@ from runtime.ncm.text.checkpoints import save_text_model
 from runtime.ncm.text.embeddings import begin_from, read_embeddings
 from runtime.ncm.text.model import Decoder, TextModel, fit_config, init_text_model
 from runtime.ncm.text.recipe import TextRecipe, change_recipe
-from runtime.ncm.text.stage import TextStage
+from runtime.ncm.text.stage import TextAlignmentStage, TextStage
 from runtime.ncm.training.evaluation import count_parameters, measure_codec, measure_codes
 from runtime.ncm.training.loop import Stage
 from runtime.ncm.training.staged import StagedRun
@@ -58,14 +58,14 @@ def train_text(
     Unsupported if the data are another target's.
     """
     found = read_data(target, data, recipe.n_tokens)
-    train, test, tokens = found.train, found.test, found.tokens
+    train, test, tokens, labels = found.train, found.test, found.tokens, found.labels
     model = _make_model(target, tokens, train, recipe)
     digest = json.dumps(["ncm", msgspec.to_builtins(recipe), model.config.digest, found.manifest.digest])
     run = StagedRun({"model": model}, recipe, out.with_name(out.name + ".state"), digest)
     saved = run.read() if resume else None
     held_out = Blocks(test, tokens, model.config)
-    source = BlockSource(Blocks(train, tokens, model.config), recipe.greedy_share, recipe.hidden)
-    texts = BlockSource(Blocks(join_prompts(train), tokens, model.config), None, recipe.hidden)
+    source = BlockSource(Blocks(train, tokens, model.config, labels), recipe.greedy_share, recipe.hidden)
+    texts = BlockSource(Blocks(join_prompts(train), tokens, model.config, labels), None, recipe.hidden)
 
     def follow(stage: str) -> Any:
         if stage == "causal":
@@ -80,7 +80,12 @@ def train_text(
     stages: list[Stage] = [CodecStage(model.codec, source, recipe)]
     if recipe.causal_steps:
         stages.append(CausalStage(model, texts if recipe.with_prompts else source, recipe))
-    run.go([*stages, TextStage(model, source, recipe)], saved, follow)
+    stages.append(TextStage(model, source, recipe))
+    if recipe.alignment_steps and found.can_align:
+        drawn, heated = found.take_drawn()
+        drawn_source = BlockSource(Blocks(drawn, tokens, model.config, heated), None, recipe.hidden)
+        stages.append(TextAlignmentStage(model, drawn_source, recipe, found.temperature))
+    run.go(stages, saved, follow)
     model.eval()
     print(f"measuring on {len(test)} answers held out", file=sys.stderr, flush=True)
     figures = evaluate(model, target, test, held_out) | {
@@ -95,7 +100,7 @@ def train_text(
 
 def evaluate(model: TextModel, target: MlxTarget, test: Sequence[Example], held_out: Blocks) -> dict[str, Any]:
     """The held-out figures, each part apart; agreement and overlap are left out where no such answers are held out."""
-    greedy = [example for example in test if not example.temperature]
+    greedy = choose_greedy(test)
     drawn = [example for example in test if example.temperature]
     whole = _take_whole(held_out)
     figures: dict[str, Any] = {
@@ -109,8 +114,9 @@ def evaluate(model: TextModel, target: MlxTarget, test: Sequence[Example], held_
         figures["agreement"] = _measure_agreement(model, greedy)
         for name in sorted({each.class_ for each in greedy}):
             chosen = Blocks([each for each in greedy if each.class_ == name], model.tokens, model.config)
-            by_class = figures.setdefault("agreement_by_class", {})
-            by_class[name] = evaluation.measure_agreement(model, chosen.take(slice(None)))
+            batch = chosen.take(slice(None))
+            found = evaluation.measure_agreement(evaluation.find_right(model, batch), batch)
+            figures.setdefault("agreement_by_class", {})[name] = found
     figures["agreement_embedded"] = {
         name: _measure_agreement(model, [_make_example(*answer) for answer in answers])
         for name, answers in answer_embedded(target).items()
@@ -123,10 +129,11 @@ def evaluate(model: TextModel, target: MlxTarget, test: Sequence[Example], held_
 def _measure_agreement(model: TextModel, greedy: Sequence[Example]) -> dict[str, Any]:
     blocks = Blocks(greedy, model.tokens, model.config)
     batch = blocks.take(slice(None))
+    right = evaluation.find_right(model, batch)
     return {
-        "context": evaluation.measure_agreement(model, batch),
-        "codec": evaluation.measure_agreement(model, batch, "codec"),
-        "rounds": [evaluation.count_rounds(model, blocks, m) for m in (2, 4, model.config.output_length)],
+        "context": evaluation.measure_agreement(right, batch),
+        "codec": evaluation.measure_agreement(evaluation.find_right(model, batch, "codec"), batch),
+        "rounds": [evaluation.count_rounds(right, blocks, m) for m in (2, 4, model.config.output_length)],
     }
 
 

@@ -45,7 +45,7 @@ def make_network(kind, seed=0, **changes):
     return init_network(make_config(kind, **changes), seed)
 
 
-def distil(folder, target, n_prompts=60):
+def distil(folder, target, n_prompts=60, **changes):
     prompts = [TrainingPrompt(f"doc:{i}", WorkItem(f"p-{i}", f"c{i % 2}", f"{i * 37} {i}")) for i in range(n_prompts)]
-    settings = Settings(tokens=10**6, max_tokens=16, sampled=0.25, batch=16)
+    settings = Settings(tokens=10**6, max_tokens=16, sampled=0.25, batch=16, **changes)
     return Teacher(target, prompts, folder, settings).run()

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.distillation import Example
+from runtime.distillation.labels import Labels
 from runtime.ncm.text.blocks import Blocks, BlockSource
 from runtime.ncm.text.model import fit_config
 from telemetry.errors import UsageError
@@ -39,6 +40,26 @@ def test_a_block_for_every_token(texts: list[tuple[list[int], list[int]]]) -> No
             assert batch.blocks[row].tolist() == said + [0] * (3 - len(left))
             row += 1
     assert len(blocks) == row
+
+
+def test_labels_stand_at_their_tokens_and_any_other_token_is_known_alone() -> None:
+    examples = [_example([7, 1], [2, 3]), _example([4], [0, 6, 5])]
+    soft = [
+        Labels(np.array([[2, 5], [1, 3]], np.int32), np.array([[0.6, 0.3], [0.5, 0.4]], np.float32)),
+        Labels(np.array([[5, 6]], np.int32), np.array([[0.75, 0.25]], np.float32)),  # of its last token
+    ]
+    found = Blocks(examples, TOKENS, CONFIG, soft).take_labels(np.array([1, 2]), -2, 5)
+    nothing = [0, 0]
+    # Token t is 7 - t of the subset from 2 on; 0 and 1 cannot be said, nor can padding or what follows a text.
+    assert found.ids.tolist() == [
+        [nothing, [5, 2], [0, 4], nothing, nothing],
+        [nothing, [3, 0], nothing, [1, 0], [2, 1]],
+    ]
+    wanted = [
+        [nothing, [0.6, 0.3], [0, 0.4], nothing, nothing],
+        [nothing, [1, 0], nothing, [1, 0], [0.75, 0.25]],
+    ]
+    assert np.allclose(found.p, wanted)
 
 
 def test_shares_of_greedy_outputs() -> None:

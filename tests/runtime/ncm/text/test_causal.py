@@ -29,11 +29,12 @@ def test_the_last_position_is_asked_for_the_blocks_first_token() -> None:
     model = make_text_model(1)
     example = Example(document="d", split="train", prompt=[7, 0], output=[5, 1, 4], temperature=0.0)
     blocks = Blocks([example], model.tokens, model.config)
-    windows, following, weights = CausalStage(model, BlockSource(blocks), TextRecipe(generator_batch=50)).draw(
+    windows, ids, p = CausalStage(model, BlockSource(blocks), TextRecipe(generator_batch=50)).draw(
         0, np.random.default_rng(0)
     )
     # 7 and 6: padding and a token that is not frequent, which nothing is asked for, nor is token 1 of the block.
-    seen = {tuple(map(tuple, row)) for row in zip(windows.tolist(), following.tolist(), weights.tolist(), strict=True)}
+    rows = zip(windows.tolist(), ids[..., 0].tolist(), p[..., 0].astype(mx.bool_).tolist(), strict=True)
+    seen = {tuple(map(tuple, row)) for row in rows}
     assert seen == {
         ((7, 7, 0, 6), (0, 0, 0, 2), (False, True, False, True)),
         ((7, 0, 6, 2), (0, 0, 2, 0), (True, False, True, False)),

@@ -34,9 +34,10 @@ SMALL = {
     "codec_steps": "6",
     "causal_steps": "6",
     "generator_steps": "6",
+    "alignment_steps": "3",
     "warm_up": "2",
 }
-STAGES = ["codec", "causal", "generator"]
+STAGES = ["codec", "causal", "generator", "alignment"]
 
 
 @pytest.fixture(scope="module")
