@@ -207,7 +207,7 @@ class Generation(Iterator[Round]):
             self._show_end()
 
     def _show_end(self) -> None:
-        """Show the end to who observes: after the last round is handed out, as they may take their time."""
+        """Show the end to who is shown late: when the last round is handed out, as they may take their time."""
         unseen, self._unseen = self._unseen, None
         if unseen is not None:
             unseen()

@@ -131,13 +131,13 @@ class GenerationLog:
         self._last_end = open_round.end_ns
 
     def end(self, session: Session, reason: FinishReason, error: BaseException | None) -> Callable[[], None] | None:
-        """Record the end; the result shows it to who observes. A generation that never started leaves no records."""
+        """Record the end; the result shows it to who is shown late. One that never started leaves no records."""
         if self._anchor is None:
             return None
         prefilled = self.end_of_prefill
         now = self._now()
         decode_ns = 0 if prefilled is None else self._last_end - prefilled
-        return self._recorder.write_unseen(
+        return self._recorder.write_end(
             GenerationEnd(
                 generation_id=self.generation_id,
                 finish_reason=reason,

@@ -73,14 +73,17 @@ class Recorder:
         self.record_text = record_text
         self.labels = Labels()
 
-    def write_unseen(self, record: Record) -> Callable[[], None]:
-        """Write `record`, and leave it to the caller when to show it to who observes: by calling the result."""
+    def write_end(self, record: Record) -> Callable[[], None]:
+        """Write `record`; the result shows it to those who observe and are shown late."""
         self.sink.write(record)
         show = self._show
-        return (lambda: None) if show is None else (lambda: show(record))
+        if show is None:
+            return lambda: None
+        show(record, False)
+        return lambda: show(record, True)
 
     def _write_and_show(self, record: Record) -> None:
-        self.write_unseen(record)()
+        self.write_end(record)()
 
     def label(self, **labels: Any) -> Recorder:
         """The same recorder for generations with these `Labels`."""
