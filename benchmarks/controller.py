@@ -1,18 +1,20 @@
 """Draft lengths that a controller chooses, against ordinary decoding and against the best length that is held fixed.
 
-Every class of the embedded workload with prompt lookup, some with prompt lookup and a trained model as one drafter, and
-some prompts with drafters that mislead: one is always wrong, one is right for 30 rounds and wrong from there on. Arms
-take turns on each prompt, in an order that changes; the sum of T_round counts. One controller has all of it, as in a
-run. It says beforehand how long it takes, 15 to 20 minutes at 56 ms a step; ROUNDSCOPE_BENCH_SMALL=1: few prompts of
-three classes, in a few minutes.
+Every class of the embedded workload with prompt lookup, some with prompt lookup and a trained model as one drafter,
+long contexts, and some prompts with drafters that mislead: one is always wrong, one is right for 30 rounds and wrong
+from there on. Arms take turns on each prompt, in an order that changes; the sum of T_round counts. One controller has
+all of it, as in a run, and every output is held against ordinary decoding's. It says beforehand how long it takes at
+most, 15 to 20 minutes at 56 ms a step; ROUNDSCOPE_BENCH_SMALL=1: few prompts of three classes, in a few minutes.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import NamedTuple
 
 from benchmarks.models import load_float32, take_prompts
 from benchmarks.ratios import paired_ratio
@@ -31,6 +33,7 @@ from runtime.workloads import load_embedded
 ORDINARY_BOUND, FIXED_BOUND = 0.98, 0.95
 GOOD_ROUNDS = 30
 CONTEXTS, WIDTHS = (32, 256), (1, 2, 3, 5, 9, 17)
+LONG_CONTEXT = 700
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Size:
 
 ALL = tuple(dict.fromkeys(item.class_ for item in load_embedded().items if item.class_))
 SOME = ("copy-edit", "answer", "free-writing")
-LONG = Size(ALL, prompts=4, composed=SOME, misled=4, tokens=96, lengths=(4, 8))
+LONG = Size(ALL, prompts=4, composed=SOME, misled=4, tokens=64, lengths=(2, 4, 8, 16))
 SMALL = Size(SOME, prompts=2, composed=SOME[1:], misled=2, tokens=48, lengths=(4, 8))
 COMPOSED = "prompt-lookup+blocks"
 
@@ -82,15 +85,25 @@ class Turning(Oracle):
         return Proposal((*right[:2], *wrong[2:]))
 
 
+class Output(NamedTuple):
+    """What an arm made of a prompt: the sum of T_round [s], and the committed ids."""
+
+    seconds: float
+    tokens: Sequence[int]
+
+
 @dataclass
 class Times:
-    """Sums of T_round by arm, a number for each prompt."""
+    """Sums of T_round by arm, a number for each prompt, and how many outputs were ordinary decoding's."""
 
     by_arm: dict[str, list[float]] = field(default_factory=dict)
+    n_equal: int = 0
 
-    def add(self, arm: str, seconds: float) -> None:
+    def add(self, done: Mapping[str, Output]) -> None:
         """Take the next prompt's."""
-        self.by_arm.setdefault(arm, []).append(seconds)
+        for arm, output in done.items():
+            self.by_arm.setdefault(arm, []).append(output.seconds)
+            self.n_equal += output.tokens == done["ordinary"].tokens
 
 
 def run() -> bool:
@@ -105,6 +118,7 @@ def run() -> bool:
     cases: list[tuple[str, Callable[[], Drafter], Sequence[Sequence[int]]]] = [
         *((f"prompt-lookup on {class_}", PromptLookup, them) for class_, them in prompts.items()),
         *((f"{COMPOSED} on {class_}", lambda: composed, prompts[class_]) for class_ in size.composed),
+        ("prompt-lookup on long contexts", PromptLookup, [_lengthen(prompts[SOME[0]]), _lengthen(prompts[SOME[-1]])]),
         ("wrong", lambda: Wrong(vocab), misled),
         ("right for 30 rounds, then wrong", lambda: Turning(vocab), misled),
     ]
@@ -112,13 +126,13 @@ def run() -> bool:
     most = n_outputs * size.tokens * curve.at(1, CONTEXTS[-1]) / 60e9
     print(f"  {n_outputs} outputs of {size.tokens} tokens: at most about {most:.0f} minutes", flush=True)
     order, pooled, held = random.Random(0), Times(), True
-    _time(decode(target, prompts[size.classes[0]][0], max_tokens=16, eos=()))
+    _finish(decode(target, prompts[size.classes[0]][0], max_tokens=16, eos=()))
     for name, make_drafter, them in cases:
         times = Times()
         for prompt in them:
-            for arm, seconds in _run_arms(target, make_drafter(), prompt, controller, size, order):
-                times.add(arm, seconds)
-                pooled.add(arm, seconds)
+            done = _run_arms(target, make_drafter(), prompt, controller, size, order)
+            times.add(done)
+            pooled.add(done)
         held &= _show(name, times, is_strict=False)
     return _show("all", pooled, is_strict=True) and held
 
@@ -130,7 +144,7 @@ def _run_arms(
     controller: Controller,
     size: Size,
     order: random.Random,
-) -> Iterator[tuple[str, float]]:
+) -> dict[str, Output]:
     if isinstance(drafter, Oracle):
         drafter.learn(prompt, decode(target, prompt, max_tokens=size.tokens, eos=()).drain().tokens)
     options = {"max_tokens": size.tokens, "eos": ()}
@@ -147,17 +161,17 @@ def _run_arms(
     }
     for m in size.lengths:
         arms[f"m={m}"] = lambda m=m: speculate(target, drafter, prompt, draft_length=m, **options)  # type: ignore[misc]
-    outputs = set()
-    for arm in order.sample(list(arms), len(arms)):
-        generation = arms[arm]()
-        yield arm, _time(generation)
-        outputs.add(tuple(generation.tokens))
-    if len(outputs) > 1:
-        print("  outputs differ (near ties of a backend that is not batch-invariant, as a rule)")
+    return {arm: _finish(arms[arm]()) for arm in order.sample(list(arms), len(arms))}
 
 
-def _time(generation: Generation) -> float:
-    return sum(one.t_round_ns for one in generation) / 1e9
+def _lengthen(prompts: Sequence[Sequence[int]]) -> list[int]:
+    """The last of the prompts, after so much of them that a context is long."""
+    before = list(chain(*prompts))
+    return [*(before * (1 + LONG_CONTEXT // len(before)))[:LONG_CONTEXT], *prompts[-1]]
+
+
+def _finish(generation: Generation) -> Output:
+    return Output(sum(one.t_round_ns for one in generation) / 1e9, generation.tokens)
 
 
 def _show(name: str, times: Times, *, is_strict: bool) -> bool:
@@ -165,7 +179,11 @@ def _show(name: str, times: Times, *, is_strict: bool) -> bool:
     fixed = {arm: spent for arm, spent in times.by_arm.items() if arm != "auto"}
     best = min(fixed, key=lambda arm: sum(fixed[arm]))
     over_ordinary, over_best = paired_ratio(fixed["ordinary"], auto), paired_ratio(fixed[best], auto)
-    print(f"  {name}: speed over ordinary {over_ordinary}; over the best fixed, {best}, {over_best}", flush=True)
+    print(
+        f"  {name}: speed over ordinary {over_ordinary}; over the best fixed, {best}, {over_best}; "
+        f"{times.n_equal} of {sum(map(len, times.by_arm.values()))} outputs equal",
+        flush=True,
+    )
     pairs = ((over_ordinary, ORDINARY_BOUND), (over_best, FIXED_BOUND))
     return all((ratio.value if is_strict else ratio.high) >= bound for ratio, bound in pairs)
 

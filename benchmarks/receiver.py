@@ -1,7 +1,8 @@
 """A receiver of spans on loopback and a scraper of metrics, in a process of their own.
 
-It says its endpoint on standard output. A line on standard input is the address that is scraped every second from then
-on, an empty one ends that; the end of standard input ends the process. Bodies are read and thrown away.
+It says its endpoint on standard output. A line on standard input is the address that is scraped at once and every
+second from then on, an empty one ends that; the end of standard input ends the process. Bodies are read and thrown
+away.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import Empty, Queue
 
 SCRAPE_S = 1.0
 
@@ -39,7 +40,7 @@ class Receiver:
         self._process = process
 
     def scrape(self, address: str = "") -> None:
-        """Scrape this address every second; without one, none."""
+        """Scrape this address at once and every second; without one, none."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{address}\n")
         self._process.stdin.flush()
@@ -62,17 +63,19 @@ def main() -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.server_port}/v1/traces", flush=True)
-    wanted = [""]
+    wanted: Queue[str] = Queue()
     threading.Thread(target=_scrape, args=(wanted,), daemon=True).start()
     for line in sys.stdin:
-        wanted[0] = line.strip()
+        wanted.put(line.strip())
 
 
-def _scrape(wanted: list[str]) -> None:
+def _scrape(wanted: Queue[str]) -> None:
+    address = ""
     while True:
-        time.sleep(SCRAPE_S)
-        if wanted[0]:
-            with suppress(OSError), urllib.request.urlopen(wanted[0], timeout=10) as answer:
+        with suppress(Empty):
+            address = wanted.get(timeout=SCRAPE_S if address else None)
+        if address:
+            with suppress(OSError), urllib.request.urlopen(address, timeout=10) as answer:
                 answer.read()
 
 

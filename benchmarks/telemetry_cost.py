@@ -2,9 +2,11 @@
 
 A round's forward hashes for 2 ms outside the interpreter's lock, as a device would work, and touches little memory.
 Blocks of generations by each arm in a seeded order: `off` keeps records in memory; `journal` writes them to disk; `all`
-has a metrics endpoint that is scraped every second and an exporter of spans following the journal, in processes of
-their own as `roundscope run` starts them; `naive` makes live spans of the OpenTelemetry SDK with a BatchSpanProcessor
-in this process. Spans go to a receiver on loopback, in a process of its own.
+has a metrics endpoint that is scraped at once and every second and an exporter of spans following the journal, in
+processes of their own as `roundscope run` starts them; `naive` makes live spans of the OpenTelemetry SDK with a
+BatchSpanProcessor in this process. Spans go to a receiver on loopback, in a process of its own. Every block has a
+store and a journal of its own, as a run has: a follower reads its journal from the first byte, and would send what
+earlier blocks left behind during the rounds that are timed.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ from telemetry.recorder import MemorySink, Recorder
 from telemetry.sidecar import running
 
 ROUND_NS = 2_000_000
-BLOCKS = 30
-GENERATIONS = 2
+BLOCKS = 16
+GENERATIONS = 4
 TOKENS = 520
 WARM_UP = 20
 LIMIT_US = 5.0
@@ -51,15 +53,12 @@ def run() -> bool:
     order = [arm for arm in ARMS for _ in range(BLOCKS)]
     random.Random(5).shuffle(order)
     with (
-        tempfile.TemporaryDirectory() as store,
         receiving() as receiver,
         _timing_records(recorded),
         _live_spans(receiver.endpoint) as (tracer, flush),
-        Journal(store) as journal,
     ):
         for arm in order:
-            sink = journal if arm in ("journal", "all") else MemorySink()
-            with _following(Path(store), journal, receiver) if arm == "all" else nullcontext():
+            with _recording(arm, receiver) as sink:
                 rounds[arm].append([])
                 for _ in range(GENERATIONS):
                     generation = _start(work, sink)
@@ -132,6 +131,20 @@ def _live_spans(endpoint: str) -> Iterator[tuple[Any, Callable[[], Any]]]:
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
     yield provider.get_tracer("naive"), provider.force_flush
     provider.shutdown()
+
+
+@contextmanager
+def _recording(arm: str, receiver: Receiver) -> Iterator[Journal | MemorySink]:
+    """Where one block of this arm records to, and what follows that."""
+    if arm not in ("journal", "all"):
+        yield MemorySink()
+        return
+    with (
+        tempfile.TemporaryDirectory() as store,
+        Journal(store) as journal,
+        _following(Path(store), journal, receiver) if arm == "all" else nullcontext(),
+    ):
+        yield journal
 
 
 @contextmanager

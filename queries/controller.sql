@@ -21,8 +21,8 @@
 --   probe_seconds: time of the probes, over all these generations [s]
 --   probing_share: that as a part of the time of all rounds
 --   probing_lost_share: what the probes took beyond ordinary decoding's time for what they committed, as such a part
---   expected_over_measured: time that the controller expected of its choices over the time they took; NULL: it knew
---     none
+--   expected_over_measured: time that the controller expected of its choices over the time they took, without rounds
+--     that were to propose and had nothing; NULL: it knew none
 --   seconds_per_token: of the arm [s]
 --   ordinary_seconds_per_token: ordinary decoding's on the same prompts [s]
 --   best_fixed: arm of the same drafter with a fixed draft length, or ordinary decoding, whichever was cheapest; NULL:
@@ -54,8 +54,11 @@ chosen as (
         coalesce(sum(r.t_round_ns) filter (where r.reason = 'probe'), 0)::double as probes,
         coalesce(sum(r.committed) filter (where r.reason = 'probe'), 0)::double as probed,
         sum(r.t_round_ns)::double as total,
-        sum(r.expected_ns * r.committed) filter (where r.expected_ns is not null)::double as expected,
-        sum(r.t_round_ns) filter (where r.expected_ns is not null)::double as measured
+        -- What was expected of a proposal cannot be held against a round in which there was none.
+        sum(r.expected_ns * r.committed) filter (where r.requested = 0 or r.proposed > 0)::double as expected,
+        sum(r.t_round_ns) filter (
+            where r.expected_ns is not null and (r.requested = 0 or r.proposed > 0)
+        )::double as measured
     from rounds as r
     inner join scoped_generations as g on r.generation_id = g.generation_id
     where g.timing = 'fused' and not g.warm_up and g.is_whole and g.controlled

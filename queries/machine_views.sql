@@ -50,7 +50,10 @@ select
         '; ',
         case
             when m.load1 > m.cores / 2
-                then printf('something else was running: the load was %.1f on %d cores at the start', m.load1, m.cores)
+                then printf(
+                    'something else was running: the load was %.1f on %d core%s at the start',
+                    m.load1, m.cores, case when m.cores = 1 then '' else 's' end
+                )
         end,
         case when 'battery' in (m.power, m.power_end) then 'the machine ran on its battery' end,
         case

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Literal, Protocol
 
@@ -80,7 +80,9 @@ class Generation(Iterator[Round]):
         self._log = log
         self._thread: int | None = None
         self._in_round = False
+        self._handing_out = False
         self._unraised: Exception | None = None
+        self._unseen: Callable[[], None] | None = None
         self.id = log.generation_id
         self.error: BaseException | None = None
         self.finish_reason: FinishReason | None = None
@@ -110,6 +112,7 @@ class Generation(Iterator[Round]):
 
     def __next__(self) -> Round:
         if self.finish_reason is not None:
+            self._show_end()
             late, self._unraised = self._unraised, None
             raise late or StopIteration
         self._enter()
@@ -147,6 +150,7 @@ class Generation(Iterator[Round]):
             self.error = error
             self._end(_name_failure(error))
             raise
+        self._handing_out = True
         try:
             if session.finished:
                 self._end("length" if session.stop is None else "stop")
@@ -154,6 +158,8 @@ class Generation(Iterator[Round]):
                 self._end("cancelled")
         except Exception as error:
             self._unraised = error  # this round is whole and its caller's; the error follows it
+        finally:
+            self._handing_out = False
         return closed
 
     def _enter(self) -> None:
@@ -196,7 +202,15 @@ class Generation(Iterator[Round]):
     def _finish(self, reason: FinishReason) -> None:
         self.finish_reason = reason
         self._session.cache.release()
-        self._log.end(self._session, reason, self.error)
+        self._unseen = self._log.end(self._session, reason, self.error)
+        if not self._handing_out:
+            self._show_end()
+
+    def _show_end(self) -> None:
+        """Show the end to who is shown late: when the last round is handed out, as they may take their time."""
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None:
+            unseen()
 
     def drain(self) -> Generation:
         """Run to the end without consumer work; return the generation itself."""
@@ -217,6 +231,7 @@ class Generation(Iterator[Round]):
         From another thread, or from inside a round, this is `cancel`: arrays are never touched elsewhere.
         """
         if self.finish_reason is not None:
+            self._show_end()
             return
         self.cancel()
         if self._thread is None:
@@ -235,7 +250,7 @@ class Generation(Iterator[Round]):
     def __del__(self) -> None:
         # Forgotten in the middle: the rows are kept and say so. Another thread's garbage collector may run
         # this, so the device is left alone unless it is our own.
-        if getattr(self, "finish_reason", "stop") is None:
+        if hasattr(self, "finish_reason"):
             with contextlib.suppress(Exception):
                 self.close()
                 if self.finish_reason is None:

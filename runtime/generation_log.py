@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -129,14 +130,14 @@ class GenerationLog:
         self._rounds_ns += closed.t_round_ns
         self._last_end = open_round.end_ns
 
-    def end(self, session: Session, reason: FinishReason, error: BaseException | None) -> None:
-        """Record the end; a generation that never started leaves no records."""
+    def end(self, session: Session, reason: FinishReason, error: BaseException | None) -> Callable[[], None] | None:
+        """Record the end; the result shows it to who is shown late. One that never started leaves no records."""
         if self._anchor is None:
-            return
+            return None
         prefilled = self.end_of_prefill
         now = self._now()
         decode_ns = 0 if prefilled is None else self._last_end - prefilled
-        self._recorder.write(
+        return self._recorder.write_end(
             GenerationEnd(
                 generation_id=self.generation_id,
                 finish_reason=reason,

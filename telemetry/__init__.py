@@ -29,4 +29,4 @@ def instrument(tracer_provider: TracerProvider | None = None) -> Callable[[], No
     from telemetry.observing import observe
     from telemetry.replay import Replay
 
-    return observe(Replay(tracer_provider).see)
+    return observe(Replay(tracer_provider).see, late=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 from telemetry.errors import RoundscopeError, UsageError
 from telemetry.grouping import Recorded
 from telemetry.journal import FOLDER, Journal, check_writable
+from telemetry.logs import get_logger
 from telemetry.otlp_json import read_otlp_json
 from telemetry.reading import is_locked
 from telemetry.span_import import rebuild, records_of
@@ -90,7 +91,11 @@ def _working(store: Path) -> Iterator[Path]:
     try:
         store.mkdir(parents=True, exist_ok=True)
         with open(store / LOCK, "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                get_logger().info("import.waiting", store=str(store))
+                fcntl.flock(file, fcntl.LOCK_EX)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             try:

@@ -26,6 +26,7 @@ from telemetry.errors import RoundscopeError
 from telemetry.inserting import REFUSALS, find_origins, insert_batches, transaction
 from telemetry.journal import SUFFIX
 from telemetry.large import load_large
+from telemetry.logs import get_logger
 from telemetry.reading import BATCH_BYTES, Batch, Replaced, TooNew, is_as_it_was, read_journal
 from telemetry.schema import JournalRow, layouts
 from telemetry.unique import check_unique
@@ -53,6 +54,13 @@ def load_journals(con: duckdb.DuckDBPyConnection, folder: Path, archive: Path | 
     with TemporaryDirectory(prefix="roundscope-") as spool:
         try:
             notes = _load(con, folder, archive, Spool(Path(spool)))
+        except KeyboardInterrupt:
+            get_logger().warning(
+                "store.load_interrupted",
+                unread_bytes=_measure_unread(con, folder),
+                effect="the tables lack the end of these journals until the store is read again",
+            )
+            raise
         except (Replaced, Stale) as error:
             _clear(con)
             before = _sum_up(con)
@@ -192,6 +200,13 @@ def _read_all(folder: Path, known: dict[str, JournalRow], notes: list[str]) -> I
         if gone.writer == "running":
             gone.writer = "unknown"
             yield Batch(gone)
+
+
+def _measure_unread(con: duckdb.DuckDBPyConnection, folder: Path) -> dict[str, int]:
+    """Of each journal that is not in the tables to its end: how many bytes are missing."""
+    known = _fetch_known(con)
+    read = {path: known[path.name].bytes_read if path.name in known else 0 for path in _find(folder)}
+    return {path.name: unread for path, n_read in read.items() if (unread := path.stat().st_size - n_read)}
 
 
 def _group(batches: Iterator[Batch]) -> Iterator[list[Batch]]:

@@ -111,7 +111,7 @@ METRICS: dict[str, Metric] = {
             "proposer_proposals",
             "counter",
             (*ROUNDS, "proposer"),
-            "rounds in which this part of a composed drafter proposed, or was chosen to and had nothing",
+            "rounds in which this part of a composed drafter proposed",
         ),
         _metric("proposer_accepted_tokens", "counter", (*ROUNDS, "proposer"), "accepted tokens (A) of these rounds"),
         _metric("draft_tokens", "counter", ROUNDS, "proposed tokens"),

@@ -87,7 +87,7 @@ class Metrics:
         self._open: dict[str, Open] = {}
         self._groups: set[LabelValues] = set()
         self._proposers: set[str] = set()
-        self._overflown = False
+        self._overflown: set[str] = set()
         self._count: dict[type[Any], Callable[[Any, str], None]] = {
             RunRecord: self._begin_run,
             RunEnd: self._end_run,
@@ -180,9 +180,7 @@ class Metrics:
 
     def _open_generation(self, record: GenerationRecord | NcmRecord, group: LabelValues, journal: str) -> LabelValues:
         if group not in self._groups and len(self._groups) >= MAX_GROUPS:
-            if not self._overflown:
-                get_logger().warning("metrics.label_overflow", limit=MAX_GROUPS, effect=f"more arms count as {OTHER!r}")
-            self._overflown = True
+            self._say_overflown("arms", MAX_GROUPS)
             group = (OTHER, OTHER)
         self._groups.add(group)
         labels: LabelValues = (*group, record.timing, str(record.warm_up).lower())
@@ -237,7 +235,7 @@ class Metrics:
             m = f"{MAX_POSITION + 1}+" if record.requested > MAX_POSITION else str(record.requested)
             add("controlled_rounds", (*labels, record.reason, m))
             add("controlled_seconds", (*labels, record.reason), record.t_round_ns)
-        if record.proposer is not None:
+        if record.proposer is not None and record.proposed:
             proposer = self._bound_proposer(record.proposer)
             add("proposer_proposals", (*labels, proposer))
             add("proposer_accepted_tokens", (*labels, proposer), record.accepted)
@@ -252,9 +250,15 @@ class Metrics:
 
     def _bound_proposer(self, proposer: str) -> str:
         if proposer not in self._proposers and len(self._proposers) >= MAX_PROPOSERS:
+            self._say_overflown("proposers", MAX_PROPOSERS)
             return OTHER
         self._proposers.add(proposer)
         return proposer
+
+    def _say_overflown(self, what: str, limit: int) -> None:
+        if what not in self._overflown:
+            get_logger().warning("metrics.label_overflow", limit=limit, effect=f"more {what} count as {OTHER!r}")
+        self._overflown.add(what)
 
     def _observe(self, opened: Open, name: str, labels: LabelValues, start_ns: int, duration_ns: int) -> None:
         end_wall_ns = opened.started_wall_ns + start_ns + duration_ns

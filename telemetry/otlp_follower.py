@@ -17,7 +17,7 @@ from pathlib import Path
 from telemetry.errors import RoundscopeError
 from telemetry.exporting import Counts, Taker, deliver
 from telemetry.following import Follower
-from telemetry.grouping import Grouping, Recorded
+from telemetry.grouping import Grouping, Recorded, group
 from telemetry.journal import FOLDER
 from telemetry.ledger import Ledger
 from telemetry.otlp import Sender, Sent
@@ -110,6 +110,22 @@ class Exporter:
                 self._ledger.note_failed(sent.refused, "refused")
         self._queue.popleft()
         return True
+
+
+def note_unsent(store: Path, journal: Path, endpoint: str) -> int:
+    """For who started a follower that died: count in the cursor of `endpoint` every span of `journal` that is not
+    there, and return how many. What the follower had given up on is then counted a second time.
+
+    endpoint: as the follower said it. Raises RoundscopeError.
+    """
+    follower = Follower(store / FOLDER, journals=[journal.name])
+    records = (line.record for lines in iter(follower.poll, []) for line in lines if line.record is not None)
+    with Ledger(store, endpoint) as ledger:
+        unsent = [each for each in group(records) if each.start.sampled is not False and not ledger.has(each.id)]
+        n_spans = sum(len(list(spans_of(recorded))) for recorded in unsent)
+        if n_spans:
+            ledger.note_failed(n_spans)
+    return n_spans
 
 
 def send_until(is_over: Callable[[float], bool], exporter: Exporter) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from telemetry.clock import Clock, SystemClock
-from telemetry.observing import show_also
+from telemetry.observing import find_observers
 from telemetry.records import Record
 
 
@@ -64,12 +65,25 @@ class Recorder:
         rank: int | None = None,
     ) -> None:
         self.sink: Sink = MemorySink() if sink is None else sink
-        self.write = show_also(self.sink.write)
+        self._show = find_observers()
+        self.write = self.sink.write if self._show is None else self._write_and_show
         self.run_id = run_id
         self.rank = rank
         self.clock: Clock = SystemClock() if clock is None else clock
         self.record_text = record_text
         self.labels = Labels()
+
+    def write_end(self, record: Record) -> Callable[[], None]:
+        """Write `record`; the result shows it to those who observe and are shown late."""
+        self.sink.write(record)
+        show = self._show
+        if show is None:
+            return lambda: None
+        show(record, False)
+        return lambda: show(record, True)
+
+    def _write_and_show(self, record: Record) -> None:
+        self.write_end(record)()
 
     def label(self, **labels: Any) -> Recorder:
         """The same recorder for generations with these `Labels`."""

@@ -316,9 +316,9 @@ class RoundRecord(Struct, tag="round", tag_field="type", omit_defaults=True, gc=
     reason: Annotated[
         Reason | None,
         about(
-            "why the controller chose this m (requested): best, by its estimates; prior, as nothing was judged yet; "
-            "probe, to learn; budget, 0, as a probe was due and too much had been lost; landing, 0, as a step was in "
-            "flight; last, 0, as one token was left; NULL: there was no controller"
+            "why the controller chose this m (requested): best, by its estimates; prior, as nothing of that proposer "
+            "was judged yet; probe, to learn; budget, 0, as a probe was due and too much had been lost; landing, 0, as "
+            "a step was in flight; last, 0, as one token was left; NULL: there was no controller"
         ),
     ] = None
     expected_ns: Annotated[Count | None, about("time a committed token that it expected of its choice", "ns")] = None

@@ -1,9 +1,11 @@
 """`telemetry.instrument`: generations as spans of the application's own tracer provider.
 
 The spans of a generation are replayed in one go after it has ended, with the times that were measured, so nothing is
-added to a round; they pass through the provider's sampler, processors and exporters as any others do. Limits:
+added to a round, nor to the last one, which its caller has by then; they pass through the provider's sampler,
+processors and exporters as any others do. Limits:
 
-- Replaying happens in the generating thread, after the generation; the next one starts when it is done.
+- Replaying happens in the generating thread: when a generation that has ended is asked for more, or closed, or
+  forgotten, and with a coarse-to-fine one before its output is returned. What comes next starts when it is done.
 - Ids are the derived ones (`telemetry.span_data`) where the provider's tracers take an id generator, as the SDK's do;
   any other provider gives ids of its own, and then links to an ordinary pair lead nowhere.
 - What was still open when the process died is not replayed; `roundscope export` has it.

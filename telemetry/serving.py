@@ -220,7 +220,16 @@ def _cannot_listen(host: str, port: int, error: OSError) -> RoundscopeError:
 
 
 def serve(store: Path, host: str, port: int) -> None:
-    """Serve a store's metrics until the process is ended."""
+    """Serve a store's metrics until the process is ended. The store is made if it is not there yet.
+
+    RoundscopeError: it cannot be made, it is served already, or nobody can listen there.
+    """
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RoundscopeError(
+            f"cannot serve the metrics of {store}: {error.strerror}; choose another place with --store DIR"
+        ) from error
     with lock(store):
         counting = open_counting(store)
         server, address = listen(counting, host, port)

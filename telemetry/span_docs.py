@@ -58,13 +58,18 @@ A generation is a trace, made from its records after it has ended, with the time
   generation once for each destination (noted in `STORE/exported`). A generation is sent whole or tried again, so
   after a failure some of its spans may come twice, with the same ids; so may one that two exports to the same
   receiver have in hand at the same moment.
-- `roundscope import FILE` takes an OTLP-JSON file into a store. `select * from spans` shows the same rows in SQL.
-- `telemetry.instrument(tracer_provider=...)` gives them to your application's own tracer provider, after each
-  generation and in its thread. Derived ids need a provider whose tracers take an id generator, as
-  the SDK's do.
+- `roundscope import FILE` takes an OTLP-JSON file into a store, whole or not at all: it works in `STORE/importing`,
+  which is gone afterwards, and holds a lock on `STORE/import.lock`, so that a second import waits. `select * from
+  spans` shows the same rows in SQL.
+- `telemetry.instrument(tracer_provider=...)` gives them to your application's own tracer provider, in the generating
+  thread: once the last round is handed out and the generation is asked for more (as every loop does) or closed. The
+  provider's processors delay no round, but what comes next; a coarse-to-fine generation waits for them before it
+  returns. The link to an ordinary generation is never replayed, as it is known only later. Derived ids need a provider
+  whose tracers take an id generator, as the SDK's do.
 
-`OTEL_EXPORTER_OTLP_*`, `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are respected; while a run goes on, a request
-waits 3 seconds at most, whatever `OTEL_EXPORTER_OTLP_TIMEOUT` says. Of W3C trace context `traceparent` is taken and
+`OTEL_EXPORTER_OTLP_*`, `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are respected, all but
+`OTEL_EXPORTER_OTLP_PROTOCOL`: it is HTTP/protobuf alone. While a run goes on, a request waits 3 seconds at most,
+whatever `OTEL_EXPORTER_OTLP_TIMEOUT` says. Of W3C trace context `traceparent` is taken and
 given, `tracestate` is not. Spans sent over HTTP lack the sampled bit in their flags: OpenTelemetry's exporter leaves
 it out.
 
@@ -78,7 +83,7 @@ it out.
   OpenTelemetry span when they are called, or the environment variable TRACEPARENT. Else its id is the generation's
   (where that is no 32 hexadecimal digits, the first 32 of its SHA-256). In a distributed run every generation is a
   trace of its own that links to the caller.
-- `traceparent` of a generation is its root span's context, for what is called while it goes on.
+- `traceparent` of a generation of rounds is its root span's context, for what is called while it goes on.
 - A span's id is the first 16 hexadecimal digits of the SHA-256 of `GENERATION_ID/PLACE`; the place is empty for the
   root, `{PREFILL}`, the INDEX of a round or level, or `INDEX/STAGE`. The same records give the same ids.
 - A speculative generation links to the ordinary one that it was compared with, one with prefix cache to the uncached.

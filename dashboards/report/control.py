@@ -1,4 +1,4 @@
-"""What a person would say about rows of `controller`, and of `draft_length` where no fixed length was run."""
+"""What a person would say about rows of `controller`, and of `draft_length` for lengths that were not run."""
 
 from __future__ import annotations
 
@@ -29,18 +29,22 @@ def _say_regret(row: Row, lengths: Sequence[Row]) -> str:
     mine = row["seconds_per_token"]
     if mine is None:
         return ""
+    told = []
     if row["regret"] is not None:
         best, name = row["best_fixed_seconds_per_token"], row["best_fixed"]
-        return f" It took {say_duration(mine)} a token, {_say_more(mine, best)} {name} ({say_duration(best)})."
-    spec = row["arm"].replace(" m=auto", "")
+        told.append(f"{_say_more(mine, best)} {name} ({say_duration(best)})")
+    cheapest = _find_cheapest(row["arm"].replace(" m=auto", ""), lengths)
+    if cheapest is not None and cheapest["measured_seconds_per_token"] is None:
+        best, said = cheapest["predicted_seconds_per_token"], f"m={cheapest['m']}, the best fixed one by the forecast"
+        told.append(f"{_say_more(mine, best)} {said} ({say_duration(best)})")
+    return f" It took {say_duration(mine)} a token, {' and '.join(told)}." if told else ""
+
+
+def _find_cheapest(spec: str, lengths: Sequence[Row]) -> Row | None:
+    """Of the drafter's draft lengths, over all classes, the one that is predicted to cost least."""
     told = [one for one in lengths if one["drafter"] == spec and one["class"] == POOLED]
     predicted = [one for one in told if one["predicted_seconds_per_token"]]
-    if not predicted:
-        return ""
-    cheapest = min(predicted, key=lambda one: one["predicted_seconds_per_token"])
-    best = cheapest["predicted_seconds_per_token"]
-    said = f"m={cheapest['m']}, the best fixed one by the forecast"
-    return f" It took {say_duration(mine)} a token, {_say_more(mine, best)} {said} ({say_duration(best)})."
+    return min(predicted, key=lambda one: one["predicted_seconds_per_token"], default=None)
 
 
 def _say_more(mine: float, best: float) -> str:

@@ -70,7 +70,7 @@ def _describe(recorded: Recorded) -> str:
     facts = [f"{row['arm']} of {name}", where, row["timing"], *(["warm-up"] if row["warm_up"] else [])]
     if recorded.has_rounds:
         facts += [] if row["temperature"] is None else [f"temperature {row['temperature']:g}"]
-        facts += [] if row["q_source"] is None else [f"q: {SOURCES[row['q_source']]}"]
+        facts += _say_sources(recorded)
         prompt = " of class ".join(filter(None, (row["prompt_id"], row["class"])))
         facts += [f"prompt {prompt}"] if prompt else []
         facts.append(say_count(len(recorded.steps), "round"))
@@ -81,6 +81,13 @@ def _describe(recorded: Recorded) -> str:
     if row["total_ns"] is not None:
         facts.append(say_duration(row["total_ns"] / 1e9))
     return f"generation {row['generation_id']}: {', '.join(facts)}"
+
+
+def _say_sources(recorded: Recorded) -> list[str]:
+    """What q was: of a composed drafter, what it was in the rounds in which its parts proposed."""
+    found = dict.fromkeys(filter(None, (row["q_source"] for row in recorded.steps))) or {recorded.row["q_source"]: None}
+    said = " or ".join(SOURCES[source] for source in found if source is not None)
+    return [f"q: {said}"] if said else []
 
 
 def _explain_times(recorded: Recorded) -> str:
@@ -95,9 +102,11 @@ def _list_bases(rows: Sequence[Row], stages: Sequence[str]) -> str:
 
 
 def _say_outcome(row: Row) -> str:
-    said = f"accepted {row['accepted']}/{row['proposed']}" if row["proposed"] else "nothing proposed"
-    if row["proposer"] is not None:
-        said += f" from {row['proposer']}"
+    who = row["proposer"]
+    if row["proposed"]:
+        said = f"accepted {row['accepted']}/{row['proposed']}" + (f" from {who}" if who else "")
+    else:
+        said = f"{who} had nothing" if who else "nothing proposed"
     if row["overlap_positions"]:
         said += f", 1 - TV {row['overlap'] / row['overlap_positions']:.2f}"
     if row["outcome"] in COMMITS_ONE_MORE:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.options import store_option
-from runtime.cli.output import write_document
+from runtime.cli.output import say_notes, write_document
 
 if TYPE_CHECKING:
     from telemetry.archiving import Archived
@@ -57,8 +57,7 @@ def command(before: date, store: Path, dry_run: bool, as_json: bool) -> None:
     from telemetry.archiving import archive_before
 
     done = archive_before(store, before, dry_run=dry_run)
-    for note in done.notes:
-        click.echo(f"note: {note}", err=True)
+    say_notes(done.notes)
     if as_json:
         from msgspec.structs import asdict
 

@@ -47,7 +47,7 @@ def command(model: str | None, contexts: tuple[int, ...], store: Path, as_json: 
     from dashboards.report.sentences import say_verify_cost
     from queries import install_views, run
     from runtime import load_target
-    from runtime.cli.output import make_objects, write_document, write_rows
+    from runtime.cli.output import make_objects, say_notes, write_document, write_rows
     from telemetry.journal import check_writable
     from telemetry.store import connect
 
@@ -56,8 +56,7 @@ def command(model: str | None, contexts: tuple[int, ...], store: Path, as_json: 
     target = load_target(model)
     calibration_id = _measure(target, contexts or DEFAULT_CONTEXTS, store)
     with connect(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         result = run(connected.con, "verify_cost", calibration_id=calibration_id)
     rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
     if not rows:

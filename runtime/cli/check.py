@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runtime.cli.options import store_option
+from runtime.cli.output import say_notes
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def command(requirements: tuple[str, ...], run_id: str | None, store: Path) -> N
 
     wanted = [_parse(text) for text in requirements]
     with connect(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         chosen = resolve_run(connected.con, run_id)
         if any(kind != "complete" for kind, *_ in wanted):
             require_kind(connected.con, chosen, find("verdict"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.options import store_option
-from runtime.cli.output import Form, output_options, write_rows
+from runtime.cli.output import Form, output_options, say_notes, write_rows
 from telemetry.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def command(run_a: str, run_b: str, rules: tuple[str, ...], store: Path, form: F
 
     limits = [read_rule(text) for text in rules]
     with connect(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         names = [resolve_run(connected.con, name) for name in (run_a, run_b)]
         known = connected.con.execute(_KNOWN, [names]).fetchall()
         for limit in limits:

@@ -36,9 +36,10 @@ def command(store: Path, read_archive: bool, as_json: bool) -> None:
 
     Takes a few seconds. A forward over n tokens is mostly matmul of height n, so what 8 rows cost beside one tells
     whether verifying a proposal is cheap here. Of the store, if there is one, it shows how large journals, database and
-    archive are, and which files of the archive are gone, have another size or were changed.
+    archive are, and which files of the archive are gone, have another size or were changed: then the exit code is 3.
     """
     from runtime.diagnosis import diagnose
+    from telemetry.errors import CheckFailed
     from telemetry.sizes import measure_store
 
     diagnosis, sizes = diagnose(), measure_store(store, thoroughly=read_archive)
@@ -46,6 +47,8 @@ def command(store: Path, read_archive: bool, as_json: bool) -> None:
         _print_json(diagnosis, sizes)
     else:
         _print_table(diagnosis, sizes)
+    if sizes is not None and sizes.problems:
+        raise CheckFailed(f"the store {store} is not as it should be: {'; '.join(sizes.problems)}")
 
 
 def _print_json(diagnosis: Diagnosis, sizes: StoreSizes | None) -> None:

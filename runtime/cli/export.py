@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runtime.cli.options import store_option
-from runtime.cli.output import write_document
+from runtime.cli.output import say_notes, write_document
 from runtime.cli.sending import describe, otlp_option
 from telemetry.errors import RoundscopeError, UsageError
 
@@ -68,8 +68,7 @@ def command(
     from telemetry.stored import Stored
 
     with connect(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         if run_id is not None:
             run_id = resolve_run(connected.con, run_id)
         stored = Stored(connected.con, run_id)

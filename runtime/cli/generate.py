@@ -11,7 +11,7 @@ import click
 
 from runtime.cli.lengths import LengthType
 from runtime.cli.options import MODEL_HELP, store_option
-from runtime.cli.output import read_text
+from runtime.cli.output import read_text, say_notes
 from runtime.cli.run import DEFAULT_LENGTHS
 from runtime.cli.sampling import POLICY_HELP, sampling_options
 from telemetry.errors import UsageError
@@ -128,7 +128,7 @@ def command(
     with closing(sink), generation:
         seconds = _stream(generation)
     with contextlib.suppress(StoreBusy, StoreUnwritable):  # the journal is the truth; the next report loads it
-        load(store, install_views)
+        say_notes(load(store, install_views).notes)
     n_rounds, n_tokens = len(seconds), len(generation.tokens)
     click.echo(
         f"{n_tokens} tokens in {n_rounds} rounds, {sum(seconds) / n_tokens:.4f} s per committed token; "

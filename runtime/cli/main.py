@@ -182,3 +182,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return RoundscopeError.exit_code
     return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -221,12 +221,11 @@ def _report(store: Path, run_id: str, plan: Plan, model: NcmModel, as_json: bool
 
     from dashboards.report import render_ncm
     from queries import install_views, run
-    from runtime.cli.output import make_objects, write_document
+    from runtime.cli.output import make_objects, say_notes, write_document
     from telemetry.store import connect
 
     with connect(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         if as_json:
             document: dict[str, Any] = {"run_id": run_id, "trained": model.trained}
             for name in ("ncm_cache", "ncm_exit"):

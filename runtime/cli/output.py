@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 import click
 
 from telemetry.errors import UsageError
+from telemetry.logs import get_logger
 from telemetry.plain import are_numbers, encode, show, simplify, write_cell
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ _HELP: dict[Form, str] = {
     "csv": "Comma-separated values under a line of names.",
 }
 _PIPE_WIDTH = 100_000
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """What a person should know of the store that was read, on stderr; where that is no terminal, as events too."""
+    for note in notes:
+        if not sys.stderr.isatty():
+            get_logger().warning("store.noted", note=note)
+        click.echo(f"note: {note}", err=True)
 
 
 def read_text(argument: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runtime.cli.options import DEFAULT_STORE, store_option
-from runtime.cli.output import Form, output_options, write_rows
+from runtime.cli.output import Form, output_options, say_notes, write_rows
 from telemetry.errors import UsageError
 
 DEFAULT_QUERIES = {"speculation": "verdict", "ncm": "ncm_cache"}
@@ -64,8 +64,7 @@ def command(
 
     query = find(name) if name else None
     with (connect_archive if archive_only else connect)(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         chosen = resolve_run(connected.con, run_id)
         if page is not None:
             from dashboards.page import render_page, write_page

@@ -343,12 +343,11 @@ def _report(store: Path, run_id: str, request: Request, model: str | None, as_js
 
     from dashboards.report import recommend, render_verdict
     from queries import install_views, run
-    from runtime.cli.output import make_objects, write_document
+    from runtime.cli.output import make_objects, say_notes, write_document
     from telemetry.store import connect
 
     with connect(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         recommendation = recommend(connected.con, run_id)
         use = None if recommendation.arm is None else _say_use(recommendation.arm, request, model)
         if as_json:

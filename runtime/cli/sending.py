@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from telemetry.errors import RoundscopeError
 from telemetry.logs import get_logger
 
 otlp_option = click.option(
@@ -39,7 +40,7 @@ def sending_spans(endpoint: str | None, store: Path, journal: Path, run_id: str)
     if endpoint is None:
         yield
         return
-    from telemetry.otlp_follower import PATIENCE_S, follow
+    from telemetry.otlp_follower import PATIENCE_S, follow, note_unsent
 
     follower = follow(store, journal, endpoint)
     try:
@@ -48,7 +49,11 @@ def sending_spans(endpoint: str | None, store: Path, journal: Path, run_id: str)
         summary = follower.end(PATIENCE_S)
         rest = f"`{shlex.join(['roundscope', 'export', '--otlp', endpoint, '--run', run_id, '--store', str(store)])}`"
         if "sent" not in summary:
-            click.echo(f"spans: the exporter ended before its time; {rest} sends what is missing", err=True)
+            try:
+                lost = f"{note_unsent(store, journal, follower.ready['endpoint'])} not delivered"
+            except RoundscopeError as error:
+                lost = f"what it left is not counted ({error})"
+            click.echo(f"spans: the exporter ended before its time, {lost}; {rest} sends what is missing", err=True)
         else:
             said = describe(summary["sent"], summary["refused"], summary["failed"], summary["reasons"])
             again = summary["refused"] - summary["for_good"] + summary["failed"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from runtime.cli.options import store_option
+from runtime.cli.output import say_notes
 
 
 @click.command(
@@ -31,7 +32,6 @@ def command(generation: str, store: Path) -> None:
     from telemetry.store import connect
 
     with connect(store) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         for line in show_generation(read_generation(connected.con, generation)):
             click.echo(line)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runtime.cli.options import store_option
-from runtime.cli.output import Form, output_options, read_text, write_rows
+from runtime.cli.output import Form, output_options, read_text, say_notes, write_rows
 
 
 @click.command(
@@ -38,8 +38,7 @@ def command(statement: str, store: Path, archive_only: bool, form: Form) -> None
 
     text = read_text(statement)
     with (connect_archive if archive_only else connect)(store, prepare=install_views) as connected:
-        for note in connected.notes:
-            click.echo(f"note: {note}", err=True)
+        say_notes(connected.notes)
         restrict(connected.con, store / FOLDER if archive_only else None)
         result = ask(connected.con, text)
     write_rows(result.columns, result.rows, form)

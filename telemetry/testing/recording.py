@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,10 @@ from unittest.mock import patch
 
 from telemetry import recorder as recorder_module
 from telemetry.clock import Clock
+from telemetry.ncm_records import NcmEnd, NcmRecord
 from telemetry.observing import observe
-from telemetry.records import Record
+from telemetry.records import GenerationEnd, GenerationRecord, Record
+from telemetry.span_data import derive_span_id
 from telemetry.testing.sources import convert_live, convert_records
 from telemetry.testing.spans import Spans
 
@@ -51,11 +54,17 @@ class TraceRecording:
 
     @property
     def spans(self) -> Spans:
-        """The spans so far: those of the records, and those of the providers that are watched."""
+        """The spans so far: those of the records, and those of the providers that are watched.
+
+        A generation that has no end yet is open, as its process is there: it goes on, or was left.
+        """
         live = list(convert_live(self._started))
         known = {(span.trace_id, span.span_id) for span in live}
         ours = (span for span in convert_records(self.records) if (span.trace_id, span.span_id) not in known)
-        return Spans([*ours, *live])
+        ended = {record.generation_id for record in self.records if isinstance(record, (GenerationEnd, NcmEnd))}
+        begun = (record for record in self.records if isinstance(record, (GenerationRecord, NcmRecord)))
+        unended = {derive_span_id(record.generation_id) for record in begun if record.generation_id not in ended}
+        return Spans([*(replace(each, end_unix_ns=None) if each.span_id in unended else each for each in ours), *live])
 
     def watch(self, provider: TracerProvider) -> None:
         """Take the spans of an OpenTelemetry provider of the SDK in as well, from their start on."""

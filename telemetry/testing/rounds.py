@@ -35,12 +35,14 @@ _END = tuple(each.field.name for each in attributes_of(GenerationEnd))
 def assert_rounds_consistent(source: Spans | Iterable[Record]) -> None:
     """Every generation and round in `source`, spans of any origin or records, holds to what the words mean.
 
+    Coarse-to-fine generations have levels and no rounds; nothing is said of them here.
     Rounds: none is missing, doubled or elsewhere; they follow one another in time, with their stages inside them.
     Tokens: accepted + cut <= proposed <= requested, which is what was asked for; committed = accepted, and one more
     after a correction, a bonus or a step; only the last round may cut. A controller says why it chose m, nobody else
-    does. Lengths: the caches hold the committed history
-    less its last token. Sums: the generation's rounds, output and times are those of its rounds; usage stands on it
-    alone.
+    does, nor expects a time. Nothing is said of q or of a coupling where no such rule judges: in a greedy or a relaxed
+    generation. A round says what its q was only where one of several parts proposed it, and p/q with the residual
+    judged. Lengths: the caches hold the committed history less its last token. Sums: the generation's rounds, output
+    and times are those of its rounds; usage stands on it alone.
     """
     spans = source if isinstance(source, Spans) else Spans.from_records(source)
     forest = spans.forest
@@ -78,6 +80,10 @@ def _check_generation(forest: Forest, span: Span) -> Iterator[Fault]:
             return
     if span.name != (wanted := f"{OPERATION} {generation['model']}"):
         yield span, f"its name is not {wanted!r}"
+    if generation["policy"] in ("greedy", "relaxed"):
+        for field in ("q_source", "coupling"):
+            if generation[field] is not None:
+                yield span, f"{field} is {generation[field]}, but its policy is {generation['policy']}"
     yield from _check_tokens(generation, rounds)
     yield from _check_times(forest, span)
     for each in rounds:
@@ -103,6 +109,7 @@ def _check_tokens(generation: Facts, rounds: list[Facts]) -> Iterator[Fault]:
             _check_counts(each, is_last),
             _check_lengths(generation, each, committed),
             _check_choice(generation, each),
+            _check_source(generation, each),
         )
         for fault in chain.from_iterable(checks):
             yield each.span, fault
@@ -170,6 +177,20 @@ def _check_choice(generation: Facts, each: Facts) -> Iterator[str]:
         yield f"a controller chose {each['requested']}, but gives no reason"
     if reason in _CHOSE_NONE and each["requested"]:
         yield f"reason is {reason}, but {each['requested']} were requested"
+    for field in ("expected_ns", "expected_step_ns"):
+        if each[field] is not None and reason is None:
+            yield f"{field} is {each[field]}, but there is no reason: no controller expected it"
+
+
+def _check_source(generation: Facts, each: Facts) -> Iterator[str]:
+    """What q was is a round's own only where parts of a drafter differ in it, and it is judged by."""
+    source = each["q_source"]
+    if source is None:
+        return
+    if generation["coupling"] != "residual":
+        yield f"q_source is {source}, but the coupling is {generation['coupling']}"
+    if each["proposer"] is None or not each["proposed"]:
+        yield f"q_source is {source}, but no part of a composed drafter proposed"
 
 
 def _check_times(forest: Forest, span: Span) -> Iterator[Fault]:
@@ -183,8 +204,11 @@ def _check_times(forest: Forest, span: Span) -> Iterator[Fault]:
 
 def _check_inside(span: Span, children: Iterable[Span]) -> Iterator[Fault]:
     for child in children:
-        if child.end_unix_ns is None or span.end_unix_ns is None:
-            yield (child if child.end_unix_ns is None else span), "has not ended"
+        if child.end_unix_ns is None:
+            yield child, "has not ended"
+        elif span.end_unix_ns is None:
+            if span.error_type != ABORTED:  # one that goes on, or was left, is told as an aborted one
+                yield span, "has not ended"
         elif not span.start_unix_ns <= child.start_unix_ns <= child.end_unix_ns <= span.end_unix_ns:
             yield child, f"is not inside {span.name!r}"
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
@@ -42,6 +42,9 @@ KINDS: tuple[tuple[type[Struct], str, tuple[str, ...], tuple[str, ...]], ...] = 
 )
 """What is counted: the kind of record, its table, the fields that are summed, and those that are counted where set."""
 
+_ONLY_WITH = {"proposer": "proposed"}
+"""A field that is counted only where this one is not 0 either: a part that was chosen may have had nothing."""
+
 COUNTERS = {
     "generations": f"{PREFIX}generations_started_total",
     "rounds": f"{PREFIX}rounds_total",
@@ -72,7 +75,7 @@ def assert_sinks_agree(
 ) -> None:
     """What two or more sinks say of the same generations is the same: how many generations, rounds and levels there
     were, the sums of their tokens and positions, and how many rounds say a controller's reason or who proposed
-    (`KINDS`), as far as each sink knows them.
+    something (`KINDS`), as far as each sink knows them.
 
     records: a recorder's. spans: of any origin; beside records or a store they are also compared one by one: none may
     be missing, doubled, moved or changed. store: a store, or a connection to its tables. counters: a Prometheus
@@ -118,30 +121,40 @@ def _total_records(records: Sequence[Record]) -> Totals:
     totals: Totals = {}
     for kind, name, summed, counted in KINDS:
         found = [record for record in records if isinstance(record, kind)]
-        totals[name] = len(found)
-        totals |= {field: sum(getattr(each, field) or 0 for each in found) for field in summed}
-        totals |= {field: sum(getattr(each, field) is not None for each in found) for field in counted}
-    return totals
-
-
-def _total_tables(con: DuckDBPyConnection) -> Totals:
-    totals: Totals = {}
-    for _, name, summed, counted in KINDS:
-        columns = ["count(*)", *(f"coalesce(sum({field}), 0)::BIGINT" for field in summed)]
-        columns += [f"count({field})" for field in counted]
-        [row] = con.execute(f"SELECT {', '.join(columns)} FROM {name}").fetchall()
-        totals |= dict(zip((name, *summed, *counted), row, strict=True))
+        rows = [{field: getattr(record, field) for field in (*summed, *counted)} for record in found]
+        totals |= _total(rows, name, summed, counted)
     return totals
 
 
 def _total_spans(spans: Spans) -> Totals:
     totals: Totals = {}
     for kind, name, summed, counted in KINDS:
-        found = [span for span in spans if is_kind(span, kind)]
         names = {field: attribute(kind, field) for field in (*summed, *counted)}
-        totals[name] = len(found)
-        totals |= {field: sum(span.attributes.get(names[field]) or 0 for span in found) for field in summed}
-        totals |= {field: sum(names[field] in span.attributes for span in found) for field in counted}
+        found = [span for span in spans if is_kind(span, kind)]
+        rows = [{field: span.attributes.get(names[field]) for field in names} for span in found]
+        totals |= _total(rows, name, summed, counted)
+    return totals
+
+
+def _total(rows: Sequence[Mapping[str, Any]], name: str, summed: Sequence[str], counted: Sequence[str]) -> Totals:
+    sums = {field: sum(row[field] or 0 for row in rows) for field in summed}
+    numbers = {
+        field: sum(row[field] is not None and bool(row[_ONLY_WITH.get(field, field)]) for row in rows)
+        for field in counted
+    }
+    return {name: len(rows), **sums, **numbers}
+
+
+def _total_tables(con: DuckDBPyConnection) -> Totals:
+    totals: Totals = {}
+    for _, name, summed, counted in KINDS:
+        columns = ["count(*)", *(f"coalesce(sum({field}), 0)::BIGINT" for field in summed)]
+        columns += [
+            f"count({field})" + (f" FILTER ({_ONLY_WITH[field]} > 0)" if field in _ONLY_WITH else "")
+            for field in counted
+        ]
+        [row] = con.execute(f"SELECT {', '.join(columns)} FROM {name}").fetchall()
+        totals |= dict(zip((name, *summed, *counted), row, strict=True))
     return totals
 
 

@@ -70,16 +70,25 @@ def test_what_a_controller_chose_and_who_proposed_is_said(capsys: pytest.Capture
     chosen = [
         *one_round(0, requested=4, proposed=4, accepted=2, committed=3, proposer="ncm", reason="prior"),
         *one_round(1, requested=0, reason="budget", expected_ns=2_000_000, expected_step_ns=2_500_000, **step),
-        *one_round(2, requested=0, reason="last", expected_ns=2_000_000, **step),
+        *one_round(2, requested=4, reason="best", expected_ns=2_000_000, proposer="ncm", **step),
+        *one_round(3, requested=0, reason="last", expected_ns=2_000_000, **step),
     ]
     begun = generation(A, controlled=True, policy="stochastic", temperature=0.5, q_source="drafter")
     lines = show(capsys, give(tmp_path, begun, *chosen), A)
     assert ", fused, temperature 0.5, q: the drafter's own, prompt copy-1 of" in lines[0]
+    composed = [
+        *one_round(0, proposed=4, accepted=2, committed=3, proposer="prompt-lookup", q_source="point"),
+        *one_round(1, proposed=4, accepted=2, committed=3, proposer="ncm", q_source="drafter"),
+    ]
+    assert (
+        ", q: a point mass or the drafter's own, " in show(capsys, give(tmp_path / "composed", begun, *composed), A)[0]
+    )
     assert lines[3:] == [
         "0  = = x x -> = = +   accepted 2/4 from ncm   draft 1.10 ms  verify 2.30 ms   prior: m=4",
         "1  -> +               nothing proposed   verify 2.30 ms   budget: m=0, expected 2.00 ms a token, 2.50 ms by a "
         "step",
-        "2  -> +               nothing proposed   verify 2.30 ms   last: m=0, expected 2.00 ms a token",
+        "2  -> +               ncm had nothing   verify 2.30 ms   best: m=4, expected 2.00 ms a token",
+        "3  -> +               nothing proposed   verify 2.30 ms   last: m=0, expected 2.00 ms a token",
     ]
 
 

@@ -148,6 +148,13 @@ def test_what_was_measured_of_p_and_q_is_a_counter() -> None:
     assert [(each["ts"], each["args"]) for each in found] == [(0.09, {"mean": 0.75})]
 
 
+def test_slices_of_rounds_say_who_proposed_and_what_q_was() -> None:
+    records = [generation(A), *rounds(A, 1, proposer="ar", q_source="drafter"), *rounds(A, 1, index=1, start_ns=100)]
+    names = [f"roundscope.round.{name}" for name in ("proposer", "q_source")]
+    slices = [each for each in trace(build(records), "X") if each["name"] == "round"]
+    assert [[each["args"].get(name) for name in names] for each in slices] == [["ar", "drafter"], [None, None]]
+
+
 def test_what_a_controller_chose_is_a_counter() -> None:
     chosen = [
         each

@@ -24,7 +24,7 @@ def controller(data: Recomputed) -> Iterator[Row]:
         proposing = [one["proposed"] for one in rounds if one["proposed"]]
         total, probes = sum(one["t_round_ns"] for one in rounds), sum(one["t_round_ns"] for one in by_reason["probe"])
         lost = sum(one["t_round_ns"] - one["committed"] * found["ordinary_per_token"] for one in by_reason["probe"])
-        told = [one for one in rounds if one["expected_ns"] is not None]
+        told = [one for one in rounds if one["expected_ns"] is not None and (one["proposed"] or not one["requested"])]
         yield (
             data.label(generation, scope)
             | {

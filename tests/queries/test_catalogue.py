@@ -62,6 +62,11 @@ def test_names() -> None:
     assert queries.names("speculation") == tuple(name for name in NAMES if not name.startswith("ncm"))
 
 
+def test_what_each_costs_at_scale_is_documented() -> None:
+    page = (DOCUMENT.parent / "scale.md").read_text(encoding="utf-8")
+    assert tuple(sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))) == NAMES
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_header_is_the_statements(con: duckdb.DuckDBPyConnection, name: str) -> None:
     query = queries.find(name)

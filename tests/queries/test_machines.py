@@ -76,6 +76,8 @@ def test_another_load_is_noted(con: duckdb.DuckDBPyConnection) -> None:
     assert "running" not in ask(con, "verdict")[-1]["note"]
     con.execute("update runs set load1 = 1.26")
     assert "something else was running: the load was 1.3 on 2 cores at the start" in ask(con, "verdict")[-1]["note"]
+    con.execute("update runs set cores = 1")
+    assert "the load was 1.3 on 1 core at the start" in ask(con, "verdict")[-1]["note"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import run_python
 from tests.runtime.commands import CHILD, call, query, read_lines, refuse_to_load, stand_in
+from tests.telemetry.stores import header, write_lines
 
 COST = r"(\d+) tokens in (\d+) rounds, (\d\.\d{4}) s per committed token; generation ([0-9a-f]{32})\n"
 
@@ -46,6 +47,18 @@ def test_the_answer_is_on_stdout_and_its_cost_on_stderr(
     columns = "generation_id, run_id, n_rounds, n_committed, finish_reason"
     assert query(tmp_path / "s", f"select {columns} from generations") == [row]
     assert query(tmp_path / "s", "select count(*), sum(committed) from rounds") == [(n_rounds, 9)]
+
+
+def test_what_was_found_wanting_in_the_store_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It loads what was recorded before, too, and nobody who loads later finds that new."""
+    stand_in(monkeypatch)
+    with write_lines(tmp_path, [header()]).open("ab") as file:
+        file.write(b"{")
+    code, out, err = generate(capsys, tmp_path, "dabcab")
+    assert (code, out) == (0, "cabcabcab\n")
+    assert "note: new in the journals: 1 torn lines, 0 rejected ones" in err
 
 
 def test_a_prompt_from_standard_input(

@@ -179,12 +179,16 @@ def test_a_living_import_is_waited_for(
         flock = fcntl.flock
 
         def let_go_on(file: Any, operation: int) -> None:
-            assert child.stdin is not None
-            child.stdin.close()
+            if not operation & fcntl.LOCK_NB:
+                assert child.stdin is not None
+                child.stdin.close()
             flock(file, operation)
 
-        monkeypatch.setattr("telemetry.importing.fcntl", SimpleNamespace(flock=let_go_on, LOCK_EX=fcntl.LOCK_EX))
+        names = SimpleNamespace(flock=let_go_on, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
+        monkeypatch.setattr("telemetry.importing.fcntl", names)
         assert import_file(file, other) == Result(n_taken=0, n_known=12, refused=Counter())
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines() if line.startswith("{")]
+    assert [(each["event"], each["store"]) for each in said] == [("import.waiting", str(other))]
 
 
 def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.drafters.assistant import Assistant
+from runtime.drafters.composed import Composed
 from runtime.drafters.known import NoDrafter, Oracle, Wrong
 from runtime.drafters.prompt_lookup import PromptLookup
 from runtime.generate import decode, speculate
 from runtime.protocols import Drafter
 from runtime.speculative.contract import DrafterError
+from runtime.speculative.controller import Controller
 from runtime.targets import MlxTarget
 from runtime.testing import ScriptedFailure
 from telemetry.fields import Timing
@@ -92,6 +94,18 @@ def test_speculation_is_mlx_lms_ordinary_loop(target: MlxTarget, name: str) -> N
             assert lags[:-1] == [int(entry.outcome in ("bonus", "step")) for entry in rounds[:-1]]
         elif name not in ("same", "other"):
             assert lags == [0] * len(rounds)
+
+
+@pytest.mark.parametrize("names", [("prompt-lookup",), ("other",), ("same",), ("wrong",), ("prompt-lookup", "other")])
+def test_what_a_controller_chooses_gives_mlx_lms_output(target: MlxTarget, names: tuple[str, ...]) -> None:
+    """By a part alone, and by a composition; twice, as the controller then knows more."""
+    output, controller = ask_mlx_lm(target, PROMPT, LIMIT), Controller()
+    for _ in range(2):
+        parts = [make_drafter(name, target, PROMPT, output) for name in names]
+        drafter = parts[0] if len(parts) == 1 else Composed(*parts)
+        generation = speculate(target, drafter, PROMPT, draft_length="auto", controller=controller, max_tokens=LIMIT)
+        drain_checked(generation, PROMPT, draft_length=controller.longest)
+        assert generation.tokens == output
 
 
 @pytest.mark.parametrize("name", ["prompt-lookup", "other"])
@@ -254,6 +268,7 @@ import mlx.core as mx
 mx.set_default_device(mx.cpu)
 from mlx_lm.generate import generate_step
 from runtime.drafters.assistant import Assistant
+from runtime.drafters.composed import Composed
 from runtime.drafters.known import Wrong
 from runtime.generate import decode, speculate
 from tests.models import tiny_llama

@@ -14,13 +14,17 @@ from typing import Any
 import pytest
 
 import telemetry.otlp_follower
+from dashboards.report.delivery import say_undelivered
 from runtime.cli.sending import sending_spans
 from runtime.generate import decode
 from runtime.testing import ScriptedTarget
+from telemetry.export_losses import ExportLosses
 from telemetry.journal import Journal
 from telemetry.ledger import read_losses
+from telemetry.metrics import Metrics
 from telemetry.recorder import Recorder
 from telemetry.sidecar import Sidecar
+from telemetry.store import connect
 from tests.conftest import run_python
 from tests.runtime.commands import call, query, refuse_to_load, stand_in, write_prompts
 from tests.runtime.scripted import counting
@@ -177,7 +181,7 @@ def _attribute(span: Any, key: str) -> str | None:
     return next((a.value.string_value for a in span.attributes if a.key == key), None)
 
 
-def test_a_follower_that_is_killed_harms_nothing_and_is_named(
+def test_a_follower_that_is_killed_harms_nothing_is_named_and_its_loss_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[Sidecar] = []
@@ -192,12 +196,24 @@ def test_a_follower_that_is_killed_harms_nothing_and_is_named(
     with receiving() as receiver, Journal(tmp_path) as journal:
         with sending_spans(receiver.endpoint, tmp_path, journal.path, "r"):
             os.kill(started[0].process.pid, signal.SIGKILL)
-            decode(target, [1], max_tokens=3, recorder=Recorder(journal)).drain()
+            decode(target, [1], max_tokens=3, recorder=Recorder(journal, run_id="r")).drain()
+            unsampled = f"00-{'a' * 32}-{'b' * 16}-00"
+            decode(target, [1], max_tokens=3, recorder=Recorder(journal), traceparent=unsampled).drain()
         assert journal.n_lost == 0
         err = capsys.readouterr().err
-        assert "spans: the exporter ended before its time; `roundscope export --otlp" in err
+        metrics = Metrics()
+        ExportLosses(tmp_path).count(metrics)
+        dropped = {
+            each.labels: each.value for each in metrics.state().values.numbers["telemetry_dropped"] if each.value
+        }
+        with connect(tmp_path) as connected:
+            [said] = say_undelivered(connected.con, "r", tmp_path)
         assert call(capsys, "export", "--otlp", receiver.endpoint, "--store", tmp_path)[0] == 0
+    n = len(receiver.spans)
     assert len(_roots(receiver)) == 1
+    assert f"spans: the exporter ended before its time, {n} not delivered; `roundscope export --otlp" in err
+    assert dropped == {("otlp", "failed"): n}
+    assert said.startswith("spans of 1 generation are not at ")
 
 
 def test_what_is_no_address_is_refused_before_a_model_is_loaded(

@@ -197,6 +197,24 @@ def test_a_loss_names_the_generation_it_befell(
     assert (event["event"], event["span_id"]) == ("journal.write_failed", derive_span_id(GENERATION))
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_what_a_store_lacks_is_an_event_and_on_a_terminal_a_line_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    path = stores.write_lines(tmp_path, stores.whole_run())
+    with path.open("ab") as file:
+        file.write(b"{}\n{")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    err = call(capsys, "sql", "select 1", "--store", tmp_path)[2]
+    said = (
+        "new in the journals: 1 torn lines, 1 rejected ones (see the table `rejected`), 0 records that could not be "
+        "written"
+    )
+    assert [line for line in err.splitlines() if not line.startswith("{")] == [f"note: {said}"]
+    events = [(event["event"], event["level"], event["note"]) for event in read_events(err)]
+    assert events == ([] if terminal else [("store.noted", "warning", said)])
+
+
 @pytest.mark.parametrize(("tolerance", "name", "code"), [("1e-3", "divergent", 3), ("1e9", "near_tie", 0)])
 def test_outputs_that_differ_are_events_of_their_run_and_generation(
     tmp_path: Path, tolerance: str, name: str, code: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,11 +12,14 @@ from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+import queries
 from telemetry import roundscope_version
 from telemetry.following import Line
 from telemetry.metric_names import BUCKETS_NS, DEVICE, MAX_DEVICES, MAX_GROUPS, METRICS
 from telemetry.metrics import Metrics, MetricsState
 from telemetry.records import SCHEMA_VERSION, LossRecord, Record
+from telemetry.store import connect
+from telemetry.testing import Spans, assert_sinks_agree
 from tests.telemetry import stores
 from tests.telemetry.coarse import ncm, ncm_comparison, whole_ncm
 
@@ -207,7 +212,8 @@ def test_exemplars_are_in_openmetrics_text_only_and_name_the_trace() -> None:
         stores.generation("3" * 32, trace_id="c" * 32, parent_span_id="b" * 16, sampled=False),
         *stores.rounds("3" * 32, 1, t_round_ns=200_000_000),
     ]
-    registry = counted(records).registry
+    metrics = counted(records)
+    registry = metrics.registry
     assert b"trace_id" not in generate_latest(registry)
     [family] = [
         family
@@ -221,6 +227,13 @@ def test_exemplars_are_in_openmetrics_text_only_and_name_the_trace() -> None:
         "0.025": ({"trace_id": "a" * 32}, 0.02),
     }
     assert float(found["0.025"][2]) == pytest.approx(1_700_000_000.148456789, abs=1e-6)
+    # Who is not sampled counts all the same.
+    assert select(metrics, "generations_started_total", "rounds_total", "round_seconds_count", "round_seconds_sum") == {
+        labelled("generations_started_total"): 3,
+        labelled("rounds_total", outcome="correction"): 3,
+        labelled("round_seconds_count"): 3,
+        labelled("round_seconds_sum"): 0.222,
+    }
 
 
 def test_a_controllers_rounds_are_counted_by_reason_and_length() -> None:
@@ -240,7 +253,9 @@ def test_a_controllers_rounds_are_counted_by_reason_and_length() -> None:
     }
 
 
-def test_proposers_are_counted_up_to_a_number_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proposers_are_counted_up_to_a_number_of_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("telemetry.metrics.MAX_PROPOSERS", 2)
     accepted = [("suffix", 3), ("ar", 1), (None, 0), ("suffix", 2), ("mine", 4), ("theirs", 1)]
     rounds = [
@@ -252,6 +267,10 @@ def test_proposers_are_counted_up_to_a_number_of_them(monkeypatch: pytest.Monkey
     again.restore(metrics.state())
     for each in rounds[4:]:
         again.count(each)
+    said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(each["event"], each["limit"], each["effect"]) for each in said] == [
+        ("metrics.label_overflow", 2, "more proposers count as 'other'")
+    ]
     counts = {"suffix": (2, 5), "ar": (1, 1), "other": (2, 5)}
     names = ("proposer_proposals_total", "proposer_accepted_tokens_total")
     assert select(again, *names) == {
@@ -259,6 +278,32 @@ def test_proposers_are_counted_up_to_a_number_of_them(monkeypatch: pytest.Monkey
         for proposer, each in counts.items()
         for name, n in zip(names, each, strict=True)
     }
+
+
+def test_a_part_that_was_chosen_and_had_nothing_did_not_propose(tmp_path: Path) -> None:
+    """All count the same: the metric, the query `drafters`, and the assertion on sinks."""
+    empty = {"proposed": 0, "accepted": 0, "committed": 1, "outcome": "step"}
+    records = [
+        stores.header(),
+        stores.run(),
+        stores.generation("g1", drafter="suffix+ar"),
+        *stores.rounds("g1", 4, proposer="suffix"),
+        *stores.rounds("g1", 1, index=4, proposer="suffix", **empty),
+        *stores.rounds("g1", 1, index=5, proposer="ar", **empty),
+        stores.generation_end("g1", n_rounds=6, n_committed=12),
+        stores.run_end(),
+    ]
+    metrics = counted(records)
+    names = ("proposer_proposals_total", "proposer_accepted_tokens_total")
+    assert select(metrics, *names) == {
+        labelled(name, proposer="suffix"): n for name, n in zip(names, (4, 6), strict=True)
+    }
+    stores.write_lines(tmp_path, records)
+    with connect(tmp_path) as connected:
+        queries.install_views(connected.con)
+        result = queries.run(connected.con, "drafters")
+        assert {row[result.columns.index("proposers")] for row in result.rows} == {"suffix 4"}
+    assert_sinks_agree(records=records, spans=Spans.from_records(records), store=tmp_path, counters=metrics.registry)
 
 
 def test_every_metric_is_named_as_defined_and_nothing_is_created() -> None:

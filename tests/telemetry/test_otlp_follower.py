@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.report.delivery import say_undelivered
 from telemetry import otlp_follower
 from telemetry.export_losses import ExportLosses
 from telemetry.following import Follower
@@ -19,6 +20,8 @@ from telemetry.otlp import Sender, Sent
 from telemetry.otlp_follower import Exporter, send_until
 from telemetry.span_data import SpanData
 from telemetry.spans import build_spans
+from telemetry.store import connect
+from tests.runtime.commands import call
 from tests.telemetry import stores
 from tests.telemetry.receivers import receiving
 
@@ -137,6 +140,32 @@ def test_a_receiver_in_trouble_is_left_alone_for_as_long_as_it_says(
             assert len(taker.ids) == n_requests
     assert dict(exporter.counts.reasons) == {"the receiver answers 503": 0, "the receiver answers 429": 0}
     assert (exporter.counts.sent, exporter.counts.failed) == (N_SPANS, 0)
+
+
+def test_more_than_the_queue_holds_is_left_to_an_export_and_counted(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """opentelemetry-python#3152: a full queue that drops without a word. Rows are whole, and an export sends all."""
+    monkeypatch.setattr(otlp_follower, "QUEUE", 2)
+    with receiving() as receiver:
+        where = f"{receiver.endpoint}/v1/traces"
+        trouble = Sent(failed=N_SPANS, reason="the receiver answers 503", again=True)
+        taker = Answering(trouble, trouble)
+        with _exporting(store, taker, where) as exporter:
+            exporter.step()
+            assert (taker.ids, exporter.counts.failed) == ([IDS[3]], 3 * N_SPANS)
+            assert _count_dropped(store) == {"failed": 3 * N_SPANS}
+            exporter.finish()
+        assert (taker.ids, exporter.counts.failed) == ([IDS[3]] * 2, N * N_SPANS)
+        assert _count_dropped(store) == {"failed": N * N_SPANS}
+        with connect(store) as connected:
+            assert connected.con.execute("select count(*) from rounds").fetchall() == [(3 * N,)]
+            [said] = say_undelivered(connected.con, "run-1", store)
+        assert said.startswith(f"spans of {N} generations are not at {where}; `roundscope export --otlp {where} ")
+        assert call(capsys, "export", "--otlp", receiver.endpoint, "--store", store)[0] == 0
+        assert len({span.span_id for span in receiver.spans}) == len(receiver.spans) == N * N_SPANS
+    with connect(store) as connected:
+        assert list(say_undelivered(connected.con, "run-1", store)) == []
 
 
 def test_what_another_export_has_sent_meanwhile_is_not_sent_again(store: Path) -> None:

@@ -17,6 +17,7 @@ from runtime.generate import decode, speculate
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry import instrument
 from telemetry.recorder import Recorder
+from telemetry.records import GenerationEnd
 from telemetry.replay import Replay
 from telemetry.spans import SpanData, SpanLink, build_spans
 from tests.runtime.scripted import always, counting
@@ -94,6 +95,30 @@ def test_generations_are_replayed_when_they_are_over(provider: TracerProvider, e
     mine = [span for span in spans if span.trace_id == f"{request.get_span_context().trace_id:032x}"]
     expected = list(build_spans(recorder.records))
     assert {span.span_id: span for span in mine} == {span.span_id: span for span in expected}
+
+
+@pytest.mark.parametrize("way", ["next", "close", "forgotten"])
+def test_the_last_round_is_handed_out_before_the_replay(
+    provider: TracerProvider, exporter: InMemorySpanExporter, way: str
+) -> None:
+    """Else a processor of the application that takes its time would hold it."""
+    end = instrument(provider)
+    try:
+        recorder = Recorder()
+        generation = decode(TARGET, [1], max_tokens=3, recorder=recorder)
+        closed = [next(generation) for _ in range(3)]
+        assert (sum(each.committed for each in closed), generation.finish_reason) == (3, "length")
+        assert isinstance(recorder.records[-1], GenerationEnd)
+        assert exporter.get_finished_spans() == ()
+        if way == "next":
+            assert next(generation, None) is None
+        if way == "close":
+            generation.close()
+        del generation
+    finally:
+        end()
+    spans = list(build_spans(recorder.records))
+    assert sorted(map(_read, exporter.get_finished_spans()), key=_key) == sorted(spans, key=_key)
 
 
 def test_generations_that_end_in_several_threads_keep_their_ids(

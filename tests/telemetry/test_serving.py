@@ -114,8 +114,8 @@ def test_every_scrape_is_up_to_date_and_counts_writers_of_all_kinds(tmp_path: Pa
 
 
 def test_a_process_that_is_killed_has_counted_every_round_it_closed(tmp_path: Path) -> None:
-    with serving(tmp_path) as (_, address):
-        child = run_python(DYING.format(death="os.kill(os.getpid(), signal.SIGKILL)"), str(tmp_path))
+    with serving(tmp_path / "not" / "there") as (_, address):
+        child = run_python(DYING.format(death="os.kill(os.getpid(), signal.SIGKILL)"), str(tmp_path / "not" / "there"))
         assert child.returncode == -signal.SIGKILL
         samples = parse(scrape(address))
     assert [total(samples, name) for name in ("rounds_total", "generations_total", "open_generations")] == [5, 1, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -257,12 +258,11 @@ def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
         assert reading.is_locked(two.fileno()) is True
 
 
-def test_an_interrupted_load_keeps_what_was_there_and_is_taken_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_load_keeps_what_was_there_says_what_is_missing_and_is_taken_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """duckdb "Garbage collection discards buffered rows": whole transactions stay, the rest is read again."""
-    for name in ("a", "b", "c"):
-        write_lines(tmp_path, [header(), *whole_generation(name)], name)
+    paths = [write_lines(tmp_path, [header(), *whole_generation(name)], name) for name in ("a", "b", "c")]
     load(tmp_path)
     (tmp_path / DATABASE).rename(tmp_path / "whole")
     monkeypatch.setattr(loading, "BATCH_BYTES", 1)
@@ -280,6 +280,12 @@ def test_an_interrupted_load_keeps_what_was_there_and_is_taken_up(
     with pytest.raises(KeyboardInterrupt):
         load(tmp_path)
     assert [row[0] for row in dump_file(tmp_path)["generations"]] == ["a"]
+    [said] = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    with duckdb.connect(str(tmp_path / DATABASE), read_only=True) as con:
+        read = dict(con.execute("select journal, bytes_read from journals").fetchall())
+    unread = {path.name: n for path in paths if (n := path.stat().st_size - read.get(path.name, 0))}
+    assert unread.keys() >= {"b.ndjson", "c.ndjson"}
+    assert (said["event"], said["unread_bytes"]) == ("store.load_interrupted", unread)
     load(tmp_path)
     found = dump_file(tmp_path)
     os.replace(tmp_path / "whole", tmp_path / DATABASE)

@@ -39,6 +39,7 @@ MEASURED: dict[str, Any] = {
     "overlap_positions": 3,
     "expected_ns": 30,
     "expected_step_ns": 40,
+    "q_source": "drafter",
 }
 
 

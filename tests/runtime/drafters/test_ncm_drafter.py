@@ -16,7 +16,7 @@ from runtime.protocols import SamplingDrafter
 from runtime.sampling import Sampling
 from telemetry.errors import Unsupported, UsageError
 from telemetry.recorder import Recorder
-from telemetry.records import GenerationRecord
+from telemetry.records import GenerationRecord, RoundRecord
 from tests.models import tiny_llama
 from tests.runtime.ncm.text.tiny_text import make_text_model, make_tokens
 from tests.runtime.scripted import drain_checked, rows
@@ -116,6 +116,32 @@ def test_a_sampled_generation_can_be_repeated() -> None:
     first = run(drafter)
     speculate(target, drafter, PROMPT, draft_length=3, max_tokens=30).drain()
     assert run(drafter) == run(NcmSampler(MODEL)) == first
+
+
+def test_the_records_alone_give_the_same_proposals() -> None:
+    """Another object, with the recorded temperature and seed, asked at every round's place in the recorded output."""
+    recorder = Recorder(record_text=True)
+    speculate(
+        _target(), NcmSampler(MODEL), PROMPT, draft_length=3, max_tokens=20, temperature=0.8, recorder=recorder
+    ).drain()
+    [record], rounds = rows(recorder.records, GenerationRecord), rows(recorder.records, RoundRecord)
+    prompt, temperature, seed = record.prompt_ids, record.temperature, record.seed
+    assert prompt is not None
+    assert temperature is not None
+    assert seed is not None
+
+    def draw(seed: int) -> list[list[int]]:
+        drafter, history, drawn = NcmSampler(MODEL), prompt[:], []
+        drafter.sample_with(Sampling(temperature, seed=seed))
+        drafter.reset(history)
+        for each in rounds:
+            drawn.append(mx.array(drafter.propose(history, each.requested).tokens).tolist())
+            history += each.tokens or []
+        return drawn
+
+    recorded = [each.proposal for each in rounds]
+    assert draw(seed) == recorded
+    assert draw(seed + 1) != recorded
 
 
 @pytest.mark.parametrize(("kind", "source"), [(NcmSampler, "drafter"), (NcmDrafter, "point")])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 from mlx.utils import tree_flatten
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 from runtime.device import barrier, syncs
 from runtime.ncm.config import load_config
@@ -15,10 +18,12 @@ from runtime.ncm.descent import Descent
 from runtime.ncm.generation import generate
 from runtime.ncm.log import HELD_NS, OpenLevel, digest_codes
 from runtime.ncm.model import Generator, init_model
+from telemetry.context import Caller
 from telemetry.fields import LEVEL_STAGES
 from telemetry.journal import Journal
 from telemetry.ncm_records import LevelRecord, NcmEnd, NcmRecord
 from telemetry.recorder import Recorder
+from telemetry.spans import build_spans
 from telemetry.store import DATABASE, load
 from telemetry.testing import FakeClock
 from tests.runtime.ncm.test_ncm_generation import Script
@@ -97,6 +102,41 @@ def test_the_start_says_what_was_asked_for() -> None:
     assert (start.batch_id, start.repeat, start.sequence, start.warm_up) == ("batch-3", 2, 7, True)
     assert (start.seed, start.temperature, start.reused_prefix) == (9, 0.5, False)
     assert (end.finish_reason, end.n_levels, end.n_solved, end.error_type) == ("complete", 4, None, None)
+
+
+T, S = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+@pytest.mark.parametrize(
+    ("given", "active", "caller"),
+    [
+        (None, None, None),
+        (f"00-{T}-{S}-01", None, Caller(T, S, True)),
+        (f"00-{T}-{S}-00", None, Caller(T, S, False)),
+        (None, 1, Caller("a" * 32, "b" * 16, True)),
+        (None, 0, Caller("a" * 32, "b" * 16, False)),
+        (f"00-{T}-{S}-01", 0, Caller(T, S, True)),
+    ],
+    ids=["none", "argument", "argument, unsampled", "active span", "active span, unsampled", "argument before active"],
+)
+def test_the_callers_trace_context_is_the_parents(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, active: int | None, caller: Caller | None
+) -> None:
+    monkeypatch.delenv("TRACEPARENT", raising=False)
+    recorder = Recorder()
+    context = SpanContext(int("a" * 32, 16), int("b" * 16, 16), is_remote=False, trace_flags=TraceFlags(active or 0))
+    with nullcontext() if active is None else trace.use_span(NonRecordingSpan(context)):
+        generate(tiny_model(), draw_conditioning(TINY, 1), recorder=recorder, traceparent=given)
+    start, levels, _ = split(recorder)
+    root, *below = build_spans(recorder.records)
+    if caller is None:
+        assert (start.trace_id, start.parent_span_id, start.sampled) == (None, None, None)
+        assert (root.trace_id, root.parent_id, root.sampled) == (start.generation_id, None, True)
+    else:
+        assert Caller(start.trace_id, start.parent_span_id, start.sampled) == caller  # type: ignore[arg-type]
+        assert (root.trace_id, root.parent_id, root.sampled) == (caller.trace_id, caller.span_id, caller.sampled)
+    assert {(span.trace_id, span.sampled) for span in below} == {(root.trace_id, root.sampled)}
+    assert len(levels) == TINY.n_levels
 
 
 @pytest.mark.parametrize(

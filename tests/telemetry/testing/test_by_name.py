@@ -17,6 +17,7 @@ from runtime.device import barrier, syncs
 from runtime.drafters.composed import Composed
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.metrics import Metrics
+from telemetry.ncm_records import LevelRecord
 from telemetry.recorder import Recorder
 from telemetry.records import GenerationRecord, Record, RoundRecord
 from telemetry.testing import (
@@ -25,9 +26,11 @@ from telemetry.testing import (
     TraceRecording,
     assert_equal_to_ordinary,
     assert_no_extra_sync,
+    assert_rounds_consistent,
     assert_sinks_agree,
 )
 from tests.runtime.scripted import counting, guessing
+from tests.telemetry.coarse import whole_ncm
 from tests.telemetry.stores import comparison, header, whole_generation, write_lines
 from tests.telemetry.testing.trees import record
 
@@ -141,37 +144,53 @@ def all_sinks(store: Path, recording: TraceRecording, outputs: list[list[int]]) 
 
 @pytest.fixture
 def sinks(tmp_path: Path) -> dict[str, Any]:
-    """All sinks after three generations, of which one has a controller and two proposers, and draws."""
+    """All sinks after three generations, of which one has a controller and two proposers, and draws, and a
+    coarse-to-fine one."""
     with TraceRecording() as recording:
         outputs = [run_speculation(), decode(TARGET, [1, 2, 3], max_tokens=9).drain().tokens]
         parts = (ScriptedDrafter(guessing(counting(20), 20, percent=60, seed=seed)) for seed in (0, 1))
         drawn: dict[str, Any] = {"timing": "attributed", "temperature": 0.5}
         generation = speculate(TARGET, Composed(*parts), [1, 2, 3], draft_length="auto", max_tokens=9, **drawn)
         outputs.append(generation.drain().tokens)
+        for each in whole_ncm("f" * 32):
+            Recorder().write(each)
     return all_sinks(tmp_path, recording, outputs)
 
 
 def test_all_sinks_agree(sinks: dict[str, Any]) -> None:
     assert_sinks_agree(**sinks)
+    assert_rounds_consistent(sinks["records"])
+    assert {each.q_source for each in sinks["records"] if isinstance(each, RoundRecord)} >= {"point"}
     registry = sinks.pop("counters")
     assert_sinks_agree(**sinks, counters=generate_latest(registry).decode())
     assert_sinks_agree(**sinks, counters=generate_openmetrics(registry).decode())
 
 
-def lose(records: list[Record]) -> list[Record]:
-    """The records without the first round."""
-    lost = next(each for each in records if isinstance(each, RoundRecord))
-    return [each for each in records if each is not lost]
+Change = Callable[[list[Record]], list[Record]]
 
 
-def miscount(records: list[Record]) -> list[Record]:
-    """The records with one more token committed in the first round."""
-    wrong = next(each for each in records if isinstance(each, RoundRecord))
-    changed = msgspec.structs.replace(wrong, committed=wrong.committed + 1)
-    return [changed if each is wrong else each for each in records]
+def lose(kind: type[RoundRecord | LevelRecord]) -> Change:
+    """The records without the first of this kind."""
+
+    def change(records: list[Record]) -> list[Record]:
+        lost = next(each for each in records if isinstance(each, kind))
+        return [each for each in records if each is not lost]
+
+    return change
 
 
-def unset(field: str) -> Callable[[list[Record]], list[Record]]:
+def miscount(kind: type[RoundRecord | LevelRecord], field: str) -> Change:
+    """The records with one more counted by this field of the first of this kind."""
+
+    def change(records: list[Record]) -> list[Record]:
+        wrong = next(each for each in records if isinstance(each, kind))
+        changed = msgspec.structs.replace(wrong, **{field: getattr(wrong, field) + 1})
+        return [changed if each is wrong else each for each in records]
+
+    return change
+
+
+def unset(field: str) -> Change:
     """The records with this field of one round not set."""
 
     def change(records: list[Record]) -> list[Record]:
@@ -188,10 +207,20 @@ def test_a_sink_that_lost_why_a_round_was_as_it_was_is_caught(sinks: dict[str, A
         assert_sinks_agree(records=unset(field)(sinks["records"]), counters=sinks["counters"])
 
 
-@pytest.mark.parametrize("change", [lose, miscount])
+@pytest.mark.parametrize(
+    ("change", "is_output"),
+    [
+        (lose(RoundRecord), True),
+        (miscount(RoundRecord, "committed"), True),
+        (lose(LevelRecord), False),
+        (miscount(LevelRecord, "prefix_processed"), False),
+        (miscount(LevelRecord, "prefix_reused"), False),
+    ],
+    ids=["a round lost", "a round miscounted", "a level lost", "a level's work miscounted", "its reuse miscounted"],
+)
 @pytest.mark.parametrize("sink", ["records", "spans", "store", "counters"])
-def test_a_sink_that_lost_or_miscounted_a_round_is_caught(
-    sinks: dict[str, Any], tmp_path: Path, sink: str, change: Callable[[list[Record]], list[Record]]
+def test_a_sink_that_lost_or_miscounted_a_part_is_caught(
+    sinks: dict[str, Any], tmp_path: Path, sink: str, change: Change, is_output: bool
 ) -> None:
     changed = change(sinks["records"])
     metrics = Metrics()
@@ -206,7 +235,7 @@ def test_a_sink_that_lost_or_miscounted_a_round_is_caught(
     }[sink]
     with pytest.raises(TraceAssertionError):
         assert_sinks_agree(**sinks)
-    other = "outputs" if sink == "counters" else "counters"
+    other = "counters" if sink != "counters" else "outputs" if is_output else "records"
     with pytest.raises(TraceAssertionError, match=r"   <-- differ"):
         assert_sinks_agree(**{name: sinks[name] for name in (sink, other)})
 

@@ -81,6 +81,8 @@ def add(name: str, n: int, field: str, amount: int) -> Mutate:
 ROUND = "roundscope.round."
 GENERATION = "text_completion scripted"
 REASONS = "gen_ai.response.finish_reasons"
+COUPLING = "roundscope.generation.coupling"
+drawn = change(GENERATION, 0, attributes={"roundscope.generation.policy": "stochastic", COUPLING: "residual"})
 
 MUTATIONS: dict[str, tuple[Mutate, str]] = {
     "a round dropped": (drop("round", 2), "index is 3, but it is round 2 in time"),
@@ -118,6 +120,30 @@ MUTATIONS: dict[str, tuple[Mutate, str]] = {
     "nothing requested of somebody": (
         change("round", 0, attributes={ROUND + "requested": 0, ROUND + "proposer": "ncm"}),
         "proposer is 'ncm', but nothing was requested",
+    ),
+    "a greedy q": (
+        change(GENERATION, 0, attributes={"roundscope.generation.q_source": "point"}),
+        "q_source is point, but its policy is greedy",
+    ),
+    "a relaxed coupling": (
+        change(GENERATION, 0, attributes={"roundscope.generation.policy": "relaxed", COUPLING: "residual"}),
+        "coupling is residual, but its policy is relaxed",
+    ),
+    "a round's q where none is judged by": (
+        change("round", 0, attributes={ROUND + "q_source": "point", ROUND + "proposer": "ncm"}),
+        "q_source is point, but the coupling is None",
+    ),
+    "a round's q where the drafter is one": (
+        lambda spans: change("round", 0, attributes={ROUND + "q_source": "drafter"})(list(drawn(spans))),
+        "q_source is drafter, but no part of a composed drafter proposed",
+    ),
+    "a time that nobody expected": (
+        change("round", 0, attributes={ROUND + "expected_ns": 5}),
+        "expected_ns is 5, but there is no reason",
+    ),
+    "a step's time that nobody expected": (
+        change("round", 0, attributes={ROUND + "expected_step_ns": 5}),
+        "expected_step_ns is 5, but there is no reason",
     ),
     "another number requested": (add("round", 0, ROUND + "requested", -1), "requested is 2, but 20 tokens were left"),
     "a wider forward": (add("round", 0, ROUND + "width", 1), "width is"),
@@ -164,6 +190,7 @@ MUTATIONS: dict[str, tuple[Mutate, str]] = {
 def test_a_good_trace_is_consistent_as_spans_and_as_records() -> None:
     assert_rounds_consistent(Spans(good()))
     assert_rounds_consistent(recording().records)
+    assert_rounds_consistent(Spans(drawn(good())))
     assert_sinks_agree(records=recording().records, spans=Spans(good()))
 
 

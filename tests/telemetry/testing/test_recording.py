@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
 import telemetry
 from runtime import decode
 from runtime.testing import ScriptedTarget
 from telemetry.recorder import MemorySink, Recorder
-from telemetry.records import GenerationRecord
-from telemetry.testing import FakeClock, Spans, TraceRecording, assert_rounds_consistent
+from telemetry.records import GenerationEnd, GenerationRecord
+from telemetry.testing import FakeClock, Spans, TraceAssertionError, TraceRecording, assert_rounds_consistent
 from tests.runtime.scripted import counting
 from tests.telemetry.testing.trees import record
 
@@ -45,6 +46,26 @@ def test_generations_are_seen_with_and_without_a_recorder() -> None:
     assert [each.arm for each in starts] == ["ordinary", "ordinary", "mine"]
     assert {each.generation_id for each in sink.records} == {ids[1]}
     assert outside != generate()
+
+
+def test_a_generation_that_was_left_has_not_ended() -> None:
+    with TraceRecording() as recording:
+        generation = decode(TARGET, [1, 2], max_tokens=2)
+        next(generation)
+        assert_rounds_consistent(recording.spans)
+        with pytest.raises(TraceAssertionError, match=r"'text_completion scripted' .*: has not ended"):
+            recording.spans.assert_all_ended()
+        recording.spans.find("round").assert_all_ended()
+        generation.drain()
+        recording.spans.assert_all_ended()
+
+
+def test_an_end_is_seen_when_it_is_written() -> None:
+    """Though who replays it is shown it late."""
+    with TraceRecording() as recording:
+        generation = decode(TARGET, [1], max_tokens=2)
+        assert [next(generation).committed for _ in range(2)] == [1, 1]
+        assert isinstance(recording.records[-1], GenerationEnd)
 
 
 def test_without_a_clock_the_time_is_the_machine_s() -> None:
