@@ -35,7 +35,7 @@ have lost against whatever else paid.
 """
 
 CHECK_EVERY = 128
-"""Rounds after which a step is made, to see what it costs, if none was."""
+"""Rounds after which a step is made, to see what it costs, if none was: those of earlier generations count."""
 
 
 class Choice(NamedTuple):
@@ -69,13 +69,13 @@ class Controller:
         self.longest = longest
         self.costs = StepCosts(curve)
         self._known: dict[tuple[int, str], Standing] = {}
+        self._since_step = 0
         self.begin()
 
     def begin(self, names: Sequence[str] = ("",)) -> None:
         """A generation begins, with proposers of these names."""
         self.parts = [self._find_standing(*key) for key in enumerate(names)]
         self._elapsed = self._lost = self._probing = 0.0
-        self._since_step = 0
         self._probed: float | None = None
 
     def _find_standing(self, place: int, name: str) -> Standing:

@@ -18,8 +18,8 @@ CAUTIOUS = 0.1
 LEAST = 0.005
 """Least that a further position is taken to cost, in steps: a measured curve may dip."""
 
-BUBBLE = 1.02
-"""What a step is taken to cost that is not pipelined, in steps that are, until both were seen."""
+BUBBLE, MOST_BUBBLE = 1.02, 1.5
+"""What a step that is not pipelined costs, in steps that are: until both were seen, and the most that is believed."""
 
 NEW = 1 / 8
 """Weight of an observation among those before it, from the eighth on."""
@@ -78,9 +78,9 @@ def _extend(line: Sequence[tuple[int, float]], at: int) -> float:
 class Level:
     """A running mean of a positive number: of all at first, then giving up the old; outliers count as less."""
 
-    def __init__(self, value: float | None = None) -> None:
+    def __init__(self, value: float | None = None, *, n: int = 0) -> None:
         self.value = value
-        self.n = 0
+        self.n = n
 
     def observe(self, value: float) -> None:
         """Take one in."""
@@ -96,36 +96,54 @@ class Level:
 class StepCosts:
     """Steps of one target on one machine. Lives as long as these do, over generations too.
 
-    curve: as measured, or None.
+    A machine's speed changes, and with it whatever it does: so there is one level for steps of either kind, and apart
+    from it how much more one takes that is not pipelined. curve: as measured, or None.
     """
 
     def __init__(self, curve: Curve | None = None) -> None:
         self._curve = curve
-        self._step = Level(None if curve is None else 1.0)
-        self._single = Level()
+        self._level = Level(None if curve is None else 1.0)
+        self._bubble = Level(BUBBLE, n=1)
+        self._is_sure = False  # whether a pipelined step was seen
         self._context, self._unit_there = -1, 1.0  # a decision asks for that of one context many times
 
     @property
     def is_known(self) -> bool:
         """Whether anything is known of a step's cost."""
-        return self._step.value is not None or self._single.value is not None
+        return self._level.value is not None
 
     def step(self, context: int) -> float:
         """An ordinary, pipelined step."""
-        if self._step.value is not None and (self._step.n or self._single.value is None):
-            return self._step.value * self._unit(context)
-        assert self._single.value is not None
-        return self._single.value / BUBBLE * self._unit(context)
+        assert self._level.value is not None
+        return self._level.value * self._unit(context)
 
     def single(self, context: int) -> float:
         """A step that is not pipelined."""
-        if self._single.value is None:
-            return self.step(context) * BUBBLE
-        return self._single.value * self._unit(context)
+        assert self._bubble.value is not None
+        return self.step(context) * self._bubble.value
 
     def observe(self, ns: int, context: int, *, is_pipelined: bool) -> None:
         """A step took so long; is_pipelined: the next one was in flight, and it had been itself."""
-        (self._step if is_pipelined else self._single).observe(ns / self._unit(context))
+        seen = ns / self._unit(context)
+        if is_pipelined:
+            if not self._is_sure and self._level.n and self._level.value is not None:
+                self._bubble = Level(_limit_bubble(self._level.value * BUBBLE / seen), n=1)
+                self._level = Level(n=self._level.n - 1)
+            self._is_sure = True
+            self._level.observe(seen)
+            return
+        if self._is_sure and self._level.value is not None:
+            self._bubble.observe(_limit_bubble(seen / self._level.value))
+        self._observe_single(seen)
+
+    def observe_more(self, ns: float, context: int) -> None:
+        """Something that a step is a part of took so long: where that is less than a step, steps take less by now."""
+        if ns < self.single(context):
+            self._observe_single(ns / self._unit(context))
+
+    def _observe_single(self, seen: float) -> None:
+        assert self._bubble.value is not None
+        self._level.observe(seen / self._bubble.value)
 
     def guess_excess(self, proposed: int, context: int) -> float:
         """What a round with that many proposed tokens costs beyond a step before anything was seen of it."""
@@ -138,6 +156,10 @@ class StepCosts:
         if self._curve is not None and context != self._context:
             self._context, self._unit_there = context, self._curve.at(1, context)
         return self._unit_there
+
+
+def _limit_bubble(ratio: float) -> float:
+    return min(max(ratio, 1.0), MOST_BUBBLE)
 
 
 class RoundCosts:
@@ -162,7 +184,9 @@ class RoundCosts:
         steps = self._steps
         if not steps.is_known:
             return
-        excess = max(ns - steps.single(context), LEAST * steps.step(context) * proposed)
+        least = LEAST * steps.step(context) * proposed
+        steps.observe_more(ns - least, context)
+        excess = max(ns - steps.single(context), least)
         ratio = excess / steps.guess_excess(proposed, context)
         self._excess.observe(ratio)
         self._by_length[proposed].observe(ratio)

@@ -54,10 +54,24 @@ def test_without_a_curve_widths_are_guessed_until_they_were_seen() -> None:
 
 def test_steps_that_are_not_pipelined_are_a_cost_of_their_own() -> None:
     steps = StepCosts()
-    steps.observe(2 * STEP, 10, is_pipelined=False)
-    assert steps.step(10) == pytest.approx(2 * STEP / BUBBLE)
+    steps.observe(12 * STEP // 10, 10, is_pipelined=False)
+    assert steps.step(10) == pytest.approx(1.2 * STEP / BUBBLE)
     steps.observe(STEP, 10, is_pipelined=True)
-    assert (steps.step(10), steps.single(10)) == (STEP, 2 * STEP)
+    assert (steps.step(10), steps.single(10)) == (STEP, pytest.approx(1.2 * STEP))
+    for _ in range(30):
+        steps.observe(2 * STEP, 10, is_pipelined=True)
+    assert steps.single(10) == pytest.approx(1.2 * 2 * STEP, rel=0.03), "a slower machine is slower at both"
+
+
+def test_a_round_that_takes_less_than_a_step_shows_that_steps_take_less() -> None:
+    """As after a long context, where steps were dearer than the curve has it: else nothing would ever be compared."""
+    steps = StepCosts(Curve({(0, 1): STEP, (0, 9): 1.4 * STEP}))
+    rounds = RoundCosts(steps, longest=8)
+    steps.observe(13 * STEP // 10, 700, is_pipelined=False)
+    for _ in range(12):
+        rounds.observe(11 * STEP // 10, 1, 0)
+    assert steps.step(0) < 1.12 * STEP
+    assert rounds.round(1, 0) == pytest.approx(1.1 * STEP, rel=0.02)
 
 
 def test_rounds_that_grow_dear_are_followed_while_no_step_is_made() -> None:

@@ -6,6 +6,7 @@ The best m is that of all seeds of a world together: in one output it is as much
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -70,3 +71,19 @@ def test_short_outputs_lose_as_little_once_a_controller_has_seen_one(name: str, 
         world = make_world(rate, seed=seed, n_tokens=n_tokens, **options)
         took, _ = measure(world, n_tokens, controller)
         assert world.replay(0, n_tokens) / took >= (0.97 if seed == 0 and n_tokens == 32 else 0.98)
+
+
+@pytest.mark.parametrize("factor", [0.7, 1.4, 2.0])
+@pytest.mark.parametrize("options", [{"draft": lambda m: 20_000, "on_host": False}, COSTLY], ids=["cheap", "model"])
+def test_a_machine_that_changes_its_speed_misleads_nobody_for_long(options: dict[str, Any], factor: float) -> None:
+    """Steps are seen while it is slower (or faster), then hardly any but rounds; a drafter that is wrong comes last."""
+    for seed in SEEDS:
+        wrong = make_world(lambda i: 0.0, seed=seed, n_tokens=64, **options)
+        hopeless = make_world(lambda i: 0.0, seed=seed, n_tokens=100)
+        often = make_world(lambda i: 0.9, seed=seed, n_tokens=N, offers=0.5)
+        controller = Controller(wrong.curve())
+        measure(replace(hopeless, verify=lambda w, c, v=hopeless.verify: factor * v(w, c)), 100, controller)
+        for _ in range(2):
+            measure(often, N, controller)
+        took, _ = measure(wrong, 64, controller)
+        assert wrong.replay(0, 64) / took >= 0.98
