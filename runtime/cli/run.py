@@ -287,7 +287,7 @@ def _print_plan(target: MlxTarget, plan: Plan, dry_run: bool) -> None:
     request, workload = plan.request, plan.workload
     models = any(hasattr(arm.drafter, "model") for arm in plan.arms)
     looks_on = request.forecasts and any(arm.draft_length for arm in plan.arms)
-    forecasts = ", then a few seconds for what other draft lengths would cost" if looks_on else ""
+    forecasts = ", then one pass over the outputs for what other draft lengths would cost" if looks_on else ""
     shared = "" if len(plan.prompts) == len(workload.items) else f" of {len(workload.items)}, the share of rank 0,"
     click.echo(
         f"target    {target.name} ({target.dtype})\n"
