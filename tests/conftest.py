@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,10 @@ from hypothesis import settings
 # Committed ids are compared with mlx-lm's, equal to the last bit only where every width goes through the same matrix
 # product: MLX's own. Set before anything loads mlx; child processes have an environment of their own.
 os.environ.setdefault("ROUNDSCOPE_BLAS", "stock")
+
+# A shell's `pytest &` ignores Ctrl-C for us, and what we start would inherit that: tests interrupt it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 
