@@ -117,8 +117,8 @@ def test_the_number_of_threads_is_the_one_that_was_asked_for() -> None:
     assert (child.returncode, child.stderr, environment["blas_threads"]) == (0, "", 1)
 
 
-def test_the_table_shows_the_same_and_ends_with_the_sentence() -> None:
-    child = run_python(DOCTOR, env={"COLUMNS": "200", "ROUNDSCOPE_BLAS": "stock"})
+def test_the_table_shows_the_same_and_ends_with_the_sentence(tmp_path: Path) -> None:
+    child = run_python(DOCTOR, "--store", str(tmp_path / "none"), env={"COLUMNS": "200", "ROUNDSCOPE_BLAS": "stock"})
     assert (child.returncode, child.stderr) == (0, "")
     lines = [line.rstrip() for line in child.stdout.splitlines()]
     labels = [line.split("  ")[0] for line in lines[: lines.index("")]]
