@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboards.grafana.overview import ARM
-from dashboards.grafana.shown import JOB, Dashboard, Shown, over, rate, total
+from dashboards.grafana.shown import JOB, Dashboard, Shown, over, rate, ratio_of_rates, ratio_of_totals, total
 
 _LEGEND = "{{model}} {{arm}}"
 _CONFIG = "config, arm"
@@ -61,7 +61,7 @@ CACHE = Dashboard(
                     "percentunit",
                     [
                         (
-                            over(total("cached_prompt_tokens_total", JOB, ARM), total("prompt_tokens_total", JOB, ARM)),
+                            ratio_of_totals("cached_prompt_tokens_total", "prompt_tokens_total", JOB, ARM),
                             _LEGEND,
                         )
                     ],
@@ -84,9 +84,8 @@ CACHE = Dashboard(
                     "s",
                     [
                         (
-                            over(
-                                rate("ncm_level_seconds_sum", JOB, f"{_CONFIG}, timing"),
-                                rate("ncm_level_seconds_count", JOB, f"{_CONFIG}, timing"),
+                            ratio_of_rates(
+                                "ncm_level_seconds_sum", "ncm_level_seconds_count", JOB, f"{_CONFIG}, timing"
                             ),
                             "{{config}} {{arm}} {{timing}}",
                         )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dashboards.grafana.shown import FUSED, JOB, Dashboard, Shown, over, rate, total
+from dashboards.grafana.shown import FUSED, JOB, Dashboard, Shown, rate, ratio_of_rates, ratio_of_totals, total
 
 ARM = "model, arm"
 _ORDINARY = f'{FUSED}, arm="ordinary"'
-_PER_TOKEN = over(rate("round_seconds_sum", FUSED, ARM), rate("committed_tokens_total", FUSED, ARM))
-_PER_TOKEN_EVER = over(total("round_seconds_sum", FUSED, ARM), total("committed_tokens_total", FUSED, ARM))
-_ORDINARY_EVER = over(
-    total("round_seconds_sum", _ORDINARY, "model"), total("committed_tokens_total", _ORDINARY, "model")
-)
+_PER_TOKEN = ratio_of_rates("round_seconds_sum", "committed_tokens_total", FUSED, ARM)
+_PER_TOKEN_EVER = ratio_of_totals("round_seconds_sum", "committed_tokens_total", FUSED, ARM)
+_ORDINARY_EVER = ratio_of_totals("round_seconds_sum", "committed_tokens_total", _ORDINARY, "model")
 
 OVERVIEW = Dashboard(
     "overview",
@@ -72,7 +70,7 @@ OVERVIEW = Dashboard(
                     "s",
                     [
                         (
-                            over(rate("prefill_seconds_total", FUSED, ARM), rate("generations_total", FUSED, ARM)),
+                            ratio_of_rates("prefill_seconds_total", "generations_total", FUSED, ARM),
                             "{{model}} {{arm}}",
                         )
                     ],

@@ -52,6 +52,16 @@ def over(above: str, below: str) -> str:
     return f"{above} / {below}"
 
 
+def ratio_of_rates(above: str, below: str, selector: str, by: str) -> str:
+    """How much of the counter `above` there is for each of `below` of late, both by the same labels."""
+    return over(rate(above, selector, by), rate(below, selector, by))
+
+
+def ratio_of_totals(above: str, below: str, selector: str, by: str) -> str:
+    """The same since counting began."""
+    return over(total(above, selector, by), total(below, selector, by))
+
+
 def quantile(q: float, metric: str, selector: str, by: str) -> str:
     """A quantile of a histogram."""
     return f"histogram_quantile({q}, {rate(f'{metric}_bucket', selector, f'{by}, le')})"

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from dashboards.grafana.overview import ARM
-from dashboards.grafana.shown import ATTRIBUTED, FUSED, JOB, Dashboard, Shown, over, quantile, rate, total
+from dashboards.grafana.shown import (
+    ATTRIBUTED,
+    FUSED,
+    JOB,
+    Dashboard,
+    Shown,
+    over,
+    quantile,
+    rate,
+    ratio_of_rates,
+    ratio_of_totals,
+)
 
 _LEGEND = "{{model}} {{arm}}"
 _STAGE = f"{ARM}, stage"
@@ -15,7 +26,7 @@ _JUDGED = "(" + " - ".join(f"sum by ({ARM}) (rate({name}{{{FUSED}}}[$__rate_inte
 
 def _per_token(selector: str, by: str) -> str:
     """Seconds per committed token since counting began."""
-    return over(total("round_seconds_sum", selector, by), total("committed_tokens_total", selector, by))
+    return ratio_of_totals("round_seconds_sum", "committed_tokens_total", selector, by)
 
 
 def _name_spec(per_token: str, m: str) -> str:
@@ -31,7 +42,7 @@ _BEST_FIXED = f"min by (model, spec) ({_name_spec(_per_token(_FIXED, ARM), '[0-9
 def _of_measured(metric: str) -> str:
     """A counter over the proposed tokens whose 1 - TV(p, q) was measured."""
     drawn = f'{ATTRIBUTED}, policy="stochastic"'
-    return over(rate(metric, drawn, ARM), rate("overlap_positions_total", drawn, ARM))
+    return ratio_of_rates(metric, "overlap_positions_total", drawn, ARM)
 
 
 SPECULATION = Dashboard(
@@ -52,7 +63,7 @@ SPECULATION = Dashboard(
                     "Committed tokens a round",
                     "What a round yields. Speculation pays where this is above the cost of a round in ordinary steps.",
                     "none",
-                    [(over(rate("committed_tokens_total", FUSED, ARM), rate("rounds_total", FUSED, ARM)), _LEGEND)],
+                    [(ratio_of_rates("committed_tokens_total", "rounds_total", FUSED, ARM), _LEGEND)],
                 ),
                 Shown(
                     "Accepted at each position",
@@ -71,7 +82,7 @@ SPECULATION = Dashboard(
                     "Rounds that proposed something",
                     "A drafter that finds nothing leaves the round an ordinary step.",
                     "percentunit",
-                    [(over(rate("proposals_total", FUSED, ARM), rate("rounds_total", FUSED, ARM)), _LEGEND)],
+                    [(ratio_of_rates("proposals_total", "rounds_total", FUSED, ARM), _LEGEND)],
                 ),
                 Shown(
                     "Acceptance at a temperature beside 1 - TV(p, q)",
@@ -155,9 +166,8 @@ SPECULATION = Dashboard(
                     "none",
                     [
                         (
-                            over(
-                                rate("proposer_accepted_tokens_total", FUSED, f"{ARM}, proposer"),
-                                rate("proposer_proposals_total", FUSED, f"{ARM}, proposer"),
+                            ratio_of_rates(
+                                "proposer_accepted_tokens_total", "proposer_proposals_total", FUSED, f"{ARM}, proposer"
                             ),
                             "{{arm}}: {{proposer}}",
                         )
@@ -185,10 +195,7 @@ SPECULATION = Dashboard(
                     "s",
                     [
                         (
-                            over(
-                                rate("stage_seconds_sum", ATTRIBUTED, _STAGE),
-                                rate("stage_seconds_count", ATTRIBUTED, _STAGE),
-                            ),
+                            ratio_of_rates("stage_seconds_sum", "stage_seconds_count", ATTRIBUTED, _STAGE),
                             "{{arm}} {{stage}}",
                         )
                     ],
@@ -197,7 +204,7 @@ SPECULATION = Dashboard(
                     "Device synchronisations a round",
                     "Times a round waited for the device. One is what a round needs.",
                     "none",
-                    [(over(rate("device_syncs_total", FUSED, ARM), rate("rounds_total", FUSED, ARM)), _LEGEND)],
+                    [(ratio_of_rates("device_syncs_total", "rounds_total", FUSED, ARM), _LEGEND)],
                 ),
                 Shown(
                     "Decoding outside of rounds",
@@ -205,7 +212,7 @@ SPECULATION = Dashboard(
                     "percentunit",
                     [
                         (
-                            over(rate("unaccounted_seconds_total", JOB, ARM), rate("decode_seconds_total", JOB, ARM)),
+                            ratio_of_rates("unaccounted_seconds_total", "decode_seconds_total", JOB, ARM),
                             _LEGEND,
                         )
                     ],
