@@ -104,7 +104,7 @@ class StepCosts:
         self._curve = curve
         self._level = Level(None if curve is None else 1.0)
         self._bubble = Level(BUBBLE, n=1)
-        self._is_sure = False  # whether a pipelined step was seen
+        self._has_seen_pipelined = False
         self._context, self._unit_there = -1, 1.0  # a decision asks for that of one context many times
 
     @property
@@ -126,18 +126,19 @@ class StepCosts:
         """A step took so long; is_pipelined: the next one was in flight, and it had been itself."""
         seen = ns / self._unit(context)
         if is_pipelined:
-            if not self._is_sure and self._level.n and self._level.value is not None:
+            if not self._has_seen_pipelined and self._level.n and self._level.value is not None:
+                # Until now the level was a guess from steps that are not pipelined: they tell the bubble instead.
                 self._bubble = Level(_limit_bubble(self._level.value * BUBBLE / seen), n=1)
                 self._level = Level(n=self._level.n - 1)
-            self._is_sure = True
+            self._has_seen_pipelined = True
             self._level.observe(seen)
             return
-        if self._is_sure and self._level.value is not None:
+        if self._has_seen_pipelined and self._level.value is not None:
             self._bubble.observe(_limit_bubble(seen / self._level.value))
         self._observe_single(seen)
 
-    def observe_more(self, ns: float, context: int) -> None:
-        """Something that a step is a part of took so long: where that is less than a step, steps take less by now."""
+    def observe_bound(self, ns: float, context: int) -> None:
+        """A round less the least its proposal costs took so long: if a step takes more, steps take less by now."""
         if ns < self.single(context):
             self._observe_single(ns / self._unit(context))
 
@@ -185,7 +186,7 @@ class RoundCosts:
         if not steps.is_known:
             return
         least = LEAST * steps.step(context) * proposed
-        steps.observe_more(ns - least, context)
+        steps.observe_bound(ns - least, context)
         excess = max(ns - steps.single(context), least)
         ratio = excess / steps.guess_excess(proposed, context)
         self._excess.observe(ratio)
