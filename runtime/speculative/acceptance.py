@@ -4,6 +4,11 @@ The chance of position j is that of acceptance given that j - 1 were accepted: a
 and of no others, so what was cut or never proposed biases nothing (the product-limit estimate of Kaplan and Meier,
 1958). Positions beyond the first are taken to be alike as far as they did not show otherwise.
 
+Of the first position two things are held possible before anything was seen: that the drafter is of no use here, whose
+share is the doubt, or that it is, with a chance of about the prior (a spike and a slab: Mitchell and Beauchamp,
+"Bayesian variable selection in linear regression", JASA 1988). So a few failures in a row are soon the end of a drafter
+that was never right, and one of another hardly changes anything.
+
 What was learnt is given up slowly with every round, and at once where two-sided cumulative sums of log-likelihood
 ratios (Page, "Continuous inspection schemes", Biometrika 1954) show that acceptance has fallen or risen: what is kept
 then is what was seen since the change, which is since the sum last was zero.
@@ -12,42 +17,56 @@ then is what was seen since the change, which is since the sum last was zero.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import log
+from math import exp, lgamma, log
+from typing import NamedTuple
 
-PRIOR = 0.7
-"""Chance taken for a position of which nothing is known: high enough to try, and one failure halves it."""
+PRIOR, DOUBT = 0.8, 0.2
+"""Chance of the first position before anything is known, if the drafter is of use, and the chance that it is not."""
 
-PRIOR_WEIGHT = 1.0
-"""Judged positions that the prior counts as for the first one, and the first one for all later ones together."""
+LATER = 0.85
+"""Chance taken for a later position that was reached: half-way between this and the first one's."""
 
-HANDED_ON = 0.4
-"""How far the prior moves towards what a generation learnt, for the next one of the same drafter: prompts differ, so it
-takes several that agree.
+PRIOR_WEIGHT = 3.0
+"""Judged positions that these count as for the first one, and for all later ones together."""
+
+USELESS = 0.02
+"""Chance of a drafter that is of no use."""
+
+HANDED_ON, HANDED_DOUBT = 0.4, 0.7
+"""How far chance and doubt move towards what a generation learnt, for the next one of the same drafter: prompts differ,
+so it takes several that agree.
 """
 
 FORGOTTEN = 0.1
-"""How far it then moves back to PRIOR, so that a drafter that was given up is tried again."""
+"""How far they then move back to PRIOR and DOUBT, so that a drafter that was given up is tried again."""
 
 LIKENESS = 6.0
 """Judged positions that all later ones together count as for each of them."""
 
-KEPT = 0.98
+KEPT = 0.95
 """Part of what was learnt that a further round leaves."""
 
-ALARM = 6.9
-"""Log-likelihood ratio (1000 : 1) at which a change is taken for real."""
+ALARM = 5.0
+"""Log-likelihood ratio (150 : 1) at which a change is taken for real."""
+
+_MOST = 500.0
+"""Logarithm of odds beyond which they make no difference, and exp no number."""
 
 _NEVER, _ALWAYS = 0.02, 0.98
 """Chances are kept from the ends in the sums, where a single outcome would prove anything."""
 
 
+class Prior(NamedTuple):
+    """What is taken for the first position before anything was judged: its chance, and how likely it has none."""
+
+    chance: float = PRIOR
+    doubt: float = DOUBT
+
+
 class Acceptance:
-    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted.
+    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted."""
 
-    prior: chance taken for a position of which nothing is known.
-    """
-
-    def __init__(self, longest: int, prior: float = PRIOR) -> None:
+    def __init__(self, longest: int, prior: Prior = Prior()) -> None:  # noqa: B008 - it cannot be changed
         self._prior = prior
         self._reached = [0.0] * longest
         self._accepted = [0.0] * longest
@@ -81,17 +100,39 @@ class Acceptance:
             survival *= chance
             yield survival
 
-    def hand_on(self) -> float:
+    def hand_on(self) -> Prior:
         """The prior for the generation after this one."""
-        prior = self._prior + (next(self._chances()) - self._prior) * HANDED_ON
-        return prior + (PRIOR - prior) * FORGOTTEN
+        chance, doubt = self._prior
+        chance += (self._guess_first() - chance) * HANDED_ON
+        doubt += (self._find_doubt() - doubt) * HANDED_DOUBT
+        return Prior(chance + (PRIOR - chance) * FORGOTTEN, doubt + (DOUBT - doubt) * FORGOTTEN)
 
     def _chances(self) -> Iterator[float]:
-        first = (self._accepted[0] + PRIOR_WEIGHT * self._prior) / (self._reached[0] + PRIOR_WEIGHT)
-        later = (sum(self._accepted[1:]) + PRIOR_WEIGHT * first) / (sum(self._reached[1:]) + PRIOR_WEIGHT)
-        yield first
+        doubt, first = self._find_doubt(), self._guess_first()
+        yield doubt * USELESS + (1 - doubt) * first
+        prior = (first + LATER) / 2
+        later = (sum(self._accepted[1:]) + PRIOR_WEIGHT * prior) / (sum(self._reached[1:]) + PRIOR_WEIGHT)
         for reached, accepted in zip(self._reached[1:], self._accepted[1:], strict=True):
             yield (accepted + LIKENESS * later) / (reached + LIKENESS)
+
+    def _guess_first(self) -> float:
+        """Chance of the first position if the drafter is of use: the mean of a beta distribution."""
+        return (self._accepted[0] + PRIOR_WEIGHT * self._prior.chance) / (self._reached[0] + PRIOR_WEIGHT)
+
+    def _find_doubt(self) -> float:
+        """How likely it is by now that the drafter is of no use, by Bayes' rule."""
+        stood, doubt = self._accepted[0], self._prior.doubt
+        fell = self._reached[0] - stood
+        good = PRIOR_WEIGHT * self._prior.chance
+        bad = PRIOR_WEIGHT - good
+        useful = _log_beta(good + stood, bad + fell) - _log_beta(good, bad)
+        useless = stood * log(USELESS) + fell * log(1 - USELESS)
+        odds = log((1 - doubt) / doubt) + useful - useless
+        return 1 / (1 + exp(min(odds, _MOST)))
+
+
+def _log_beta(a: float, b: float) -> float:
+    return lgamma(a) + lgamma(b) - lgamma(a + b)
 
 
 class _Watch:
