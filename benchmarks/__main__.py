@@ -10,6 +10,7 @@ BENCHMARKS = {
     "recording": ("benchmarks.recording", "run"),
     "ordinary": ("benchmarks.loops", "run_ordinary"),
     "speculative": ("benchmarks.loops", "run_speculative"),
+    "choices": ("benchmarks.choices", "run"),
     "controller": ("benchmarks.controller", "run"),
     "caches": ("benchmarks.caches", "run"),
     "stock": ("benchmarks.stock", "run"),

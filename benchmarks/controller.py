@@ -50,7 +50,7 @@ class Size:
 
 ALL = tuple(dict.fromkeys(item.class_ for item in load_embedded().items if item.class_))
 SOME = ("copy-edit", "answer", "free-writing")
-LONG = Size(ALL, prompts=4, composed=SOME, misled=4, tokens=64, lengths=(2, 4, 8, 16))
+LONG = Size(ALL, prompts=6, composed=SOME, misled=6, tokens=64, lengths=(2, 4, 8, 16))
 SMALL = Size(SOME, prompts=2, composed=SOME[1:], misled=2, tokens=48, lengths=(4, 8))
 COMPOSED = "prompt-lookup+blocks"
 
@@ -111,7 +111,7 @@ def run() -> bool:
     size = SMALL if os.environ.get("ROUNDSCOPE_BENCH_SMALL") else LONG
     target = load_float32()
     prompts = {class_: take_prompts(target, class_, size.prompts) for class_ in size.classes}
-    curve = _measure_curve(target, prompts[size.classes[0]][0])
+    curve = measure_curve(target, prompts[size.classes[0]][0])
     controller, composed = Controller(curve), make(COMPOSED, target)
     misled = [them[0] for them in prompts.values()][: size.misled]
     vocab = target.vocab_size
@@ -188,5 +188,6 @@ def _show(name: str, times: Times, *, is_strict: bool) -> bool:
     return all((ratio.value if is_strict else ratio.high) >= bound for ratio, bound in pairs)
 
 
-def _measure_curve(target: MlxTarget, ids: Sequence[int]) -> Curve:
+def measure_curve(target: MlxTarget, ids: Sequence[int]) -> Curve:
+    """What forwards of the target cost on this machine, now."""
     return Curve.of(measure_verify_costs(target, ids, CONTEXTS, widths=WIDTHS))

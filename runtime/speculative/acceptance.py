@@ -43,7 +43,7 @@ FORGOTTEN = 0.1
 LIKENESS = 6.0
 """Judged positions that all later ones together count as for each of them."""
 
-KEPT = 0.95
+KEPT = 0.98
 """Part of what was learnt that a further round leaves."""
 
 ALARM = 5.0
@@ -64,10 +64,13 @@ class Prior(NamedTuple):
 
 
 class Acceptance:
-    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted."""
+    """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted.
+
+    prior: what was taken for the first position before anything was judged.
+    """
 
     def __init__(self, longest: int, prior: Prior = Prior()) -> None:  # noqa: B008 - it cannot be changed
-        self._prior = prior
+        self.prior = prior
         self._reached = [0.0] * longest
         self._accepted = [0.0] * longest
         self.n_rounds = 0
@@ -102,7 +105,7 @@ class Acceptance:
 
     def hand_on(self) -> Prior:
         """The prior for the generation after this one."""
-        chance, doubt = self._prior
+        chance, doubt = self.prior
         chance += (self._guess_first() - chance) * HANDED_ON
         doubt += (self._find_doubt() - doubt) * HANDED_DOUBT
         return Prior(chance + (PRIOR - chance) * FORGOTTEN, doubt + (DOUBT - doubt) * FORGOTTEN)
@@ -117,13 +120,13 @@ class Acceptance:
 
     def _guess_first(self) -> float:
         """Chance of the first position if the drafter is of use: the mean of a beta distribution."""
-        return (self._accepted[0] + PRIOR_WEIGHT * self._prior.chance) / (self._reached[0] + PRIOR_WEIGHT)
+        return (self._accepted[0] + PRIOR_WEIGHT * self.prior.chance) / (self._reached[0] + PRIOR_WEIGHT)
 
     def _find_doubt(self) -> float:
         """How likely it is by now that the drafter is of no use, by Bayes' rule."""
-        stood, doubt = self._accepted[0], self._prior.doubt
+        stood, doubt = self._accepted[0], self.prior.doubt
         fell = self._reached[0] - stood
-        good = PRIOR_WEIGHT * self._prior.chance
+        good = PRIOR_WEIGHT * self.prior.chance
         bad = PRIOR_WEIGHT - good
         useful = _log_beta(good + stood, bad + fell) - _log_beta(good, bad)
         useless = stood * log(USELESS) + fell * log(1 - USELESS)

@@ -3,10 +3,11 @@ or none, an ordinary step.
 
 For every proposer and every m the expected tokens of a round, 1 + Pr(A >= 1) + ... + Pr(A >= m), stand against what
 such a round is expected to take; m = 0 is an ordinary step, in its pipelined form. While a proposer does not pay, its
-acceptance is only learnt from probes, which get rarer the more of them fail, and which are left out while what
-speculation has lost is above a small share of the time (as in conservative bandits: Wu, Shariff, Lattimore and
-Szepesvari, arXiv:1602.04282). Choosing draft lengths by such estimates has been done with bandits and with learnt
-predictors (BanditSpec, arXiv:2505.15141; SpecDec++, arXiv:2405.19715).
+acceptance is only learnt from probes. The first follow at once, as long as its rounds have lost less than a step or so;
+later ones get rarer the more of them fail, and are left out while what speculation has lost is above a small share of
+the time (as in conservative bandits: Wu, Shariff, Lattimore and Szepesvari, arXiv:1602.04282). Choosing draft lengths
+by such estimates has been done with bandits and with learnt predictors (BanditSpec, arXiv:2505.15141; SpecDec++,
+arXiv:2405.19715).
 
 Everything it looks at is over: judged tokens, what was committed, times, and whether a drafter that only looks at what
 was committed has anything to say. Nothing of what a round proposed and never judged is among it, so at a temperature
@@ -77,6 +78,7 @@ class Controller:
         self.parts = [self._find_standing(*key) for key in enumerate(names)]
         self._elapsed = self._lost = self._probing = 0.0
         self._probed: float | None = None
+        self._is_scheduled = False
 
     def _find_standing(self, place: int, name: str) -> Standing:
         found = self._known.get((place, name))
@@ -92,7 +94,7 @@ class Controller:
         free: the proposers whose proposals cost next to nothing, and are watched while there are steps. without: those
         that are known to have nothing now.
         """
-        self._probed = None
+        self._probed, self._is_scheduled = None, False
         if not self.costs.is_known:
             return Choice(0, "prior", None, None)
         step = self.costs.step(context)
@@ -108,13 +110,17 @@ class Controller:
         if best.m and self._since_step >= CHECK_EVERY:
             return Choice(0, "probe", round(step), round(step))
         for part, standing in enumerate(self.parts):
-            if part in without or part == best.part or not standing.is_due(is_free=part in free):
+            if part in without or part == best.part:
                 continue
             probe = standing.expect(1, context)
-            if max(self._lost + probe.ns - step, self._probing + probe.ns - least) > SHARE * self._elapsed:
+            lost, spent = self._lost + probe.ns - step, self._probing + probe.ns - least
+            is_early = best.m == 0 and part not in free and standing.may_lose(probe.ns - step, step)
+            if not is_early and not standing.is_due(is_free=part in free):
+                continue
+            if not is_early and max(lost, spent) > SHARE * self._elapsed:
                 best = best if best.m else best._replace(reason="budget")
                 continue
-            self._probed = least
+            self._probed, self._is_scheduled = least, not is_early
             return Choice(1, "probe", round(probe.per_token), round(step), part)
         return best
 
@@ -167,13 +173,13 @@ class Controller:
         """A round with that part's proposal is over, the last that was decided on."""
         self.parts[part].costs.observe(ns, proposed, context)
         self._elapsed += ns
-        if self.costs.is_known:
-            self._lost = max(0.0, self._lost + ns - committed * self.costs.step(context))
+        loss = ns - committed * self.costs.step(context) if self.costs.is_known else 0.0
+        self._lost = max(0.0, self._lost + loss)
         if self._probed is not None:
             self._probing = max(0.0, self._probing + ns - committed * self._probed)
         self._since_step += 1
         for index, standing in enumerate(self.parts):
             if index == part:
-                standing.observe_round(judged, accepted, is_probe=self._probed is not None)
+                standing.observe_round(judged, accepted, loss, is_probe=self._is_scheduled)
             else:
                 standing.observe_other()

@@ -16,6 +16,11 @@ FIRST_PROBE, LAST_PROBE = 8, 128
 them.
 """
 
+EARLY_LOSS = 1.0
+"""Steps that rounds of its own may have lost for it to be tried again at once though it does not seem to pay; less for
+one that earlier generations speak against. Two failures in a row are no proof, and outputs are short.
+"""
+
 MOST_EMPTY = 0.99
 """Most of the times it is asked in which it is taken to have nothing."""
 
@@ -55,7 +60,7 @@ class Standing:
         self._start()
 
     def _start(self) -> None:
-        self._empty = 0.0
+        self._empty = self._lost = 0.0
         self._interval, self._idle = FIRST_PROBE, 0
         self._is_repeated = False
 
@@ -63,6 +68,10 @@ class Standing:
     def empty(self) -> float:
         """Part of the times it was asked in which it had nothing."""
         return min(self._empty, MOST_EMPTY)
+
+    def may_lose(self, ns: float, step: float) -> bool:
+        """Whether it may cost so much more than a step of that cost: its rounds have hardly lost anything yet."""
+        return self._lost + ns <= EARLY_LOSS * (1 - self.acceptance.prior.doubt) * step
 
     def is_due(self, *, is_free: bool) -> bool:
         """Whether it should be probed, if it does not pay. is_free: it is watched, which tells as much."""
@@ -94,8 +103,12 @@ class Standing:
         """It was asked, and offered so many tokens."""
         self._empty += ((offered == 0) - self._empty) * NEW
 
-    def observe_round(self, judged: int, accepted: int, *, is_probe: bool) -> None:
-        """A round with a proposal of its own is over."""
+    def observe_round(self, judged: int, accepted: int, loss: float, *, is_probe: bool) -> None:
+        """A round with a proposal of its own is over. loss: nanoseconds more than steps for as many tokens.
+
+        is_probe: it was one that was due.
+        """
+        self._lost = max(0.0, self._lost + loss)
         self._idle = 0
         self.acceptance.observe(judged, accepted)
         self._is_repeated = is_probe and accepted > 0

@@ -79,6 +79,22 @@ def test_what_fails_is_given_up_and_probed_for_ever_more_seldom() -> None:
     assert controller._lost <= 2 * SHARE * controller._elapsed
 
 
+def test_a_few_failures_in_a_row_are_no_proof() -> None:
+    """It is tried again while that has cost less than a step; less often where the generation before speaks against."""
+    dear = {(0, 1): float(STEP), (0, 17): 5.0 * STEP}
+    controller, tries = Controller(Curve(dear)), []
+    for _ in range(2):
+        controller.begin()
+        reasons = []
+        while (choice := controller.decide(0, 1)).m:
+            reasons.append(choice.reason)
+            controller.observe_round(round(1.25 * STEP), 0, 1, 1, 0, 1)
+        tries.append(reasons.count("probe"))
+        assert controller._lost <= STEP
+        step(controller, 100)
+    assert tries[0] > tries[1]
+
+
 def test_a_probe_that_is_due_and_too_dear_is_left_out_and_said_to_be() -> None:
     controller = Controller(CHEAP)
     fail(controller, 20)
