@@ -1,7 +1,8 @@
 """What telemetry adds to rounds of 2 ms: nothing recorded, a journal, everything going on, and the naive way beside it.
 
 A round's forward hashes for 2 ms outside the interpreter's lock, as a device would work, and touches little memory.
-Blocks of generations by each arm in a seeded order: `off` keeps records in memory; `journal` writes them to disk; `all`
+Blocks of generations by each arm in a seeded order: `off` keeps records in memory; `bare` has one call of the system
+in a record's place, which appends as many bytes to a file; `journal` writes records to disk; `all`
 has a metrics endpoint that is scraped at once and every second and an exporter of spans following the journal, in
 processes of their own as `roundscope run` starts them; `naive` makes live spans of the OpenTelemetry SDK with a
 BatchSpanProcessor in this process. Spans go to a receiver on loopback, in a process of its own. Every block has a
@@ -11,11 +12,12 @@ earlier blocks left behind during the rounds that are timed.
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from hashlib import pbkdf2_hmac
 from itertools import chain
 from pathlib import Path
@@ -30,7 +32,8 @@ from runtime.generation_log import GenerationLog
 from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry import otlp_follower, serving
 from telemetry.journal import Journal
-from telemetry.recorder import MemorySink, Recorder
+from telemetry.recorder import MemorySink, Recorder, Sink
+from telemetry.records import Record
 from telemetry.sidecar import running
 
 ROUND_NS = 2_000_000
@@ -42,13 +45,16 @@ LIMIT_US = 5.0
 LIMIT_MEDIAN = 1.01
 LIMIT_P99 = 1.15
 STAGES = ("draft", "verify", "synchronize", "cache.trim", "rewind")
-ARMS = ("off", "journal", "all", "naive")
+ARMS = ("off", "bare", "journal", "all", "naive")
+LINE = b"x" * 539 + b"\n"
+"""As long as the line of a round of these in the journal."""
 
 
 def run() -> bool:
     """Print microseconds and ratios; True if recording, and everything together, keep to their limits."""
     rounds: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     recorded: list[float] = []
+    written: list[float] = []
     work = _calibrate()
     order = [arm for arm in ARMS for _ in range(BLOCKS)]
     random.Random(5).shuffle(order)
@@ -58,14 +64,14 @@ def run() -> bool:
         _live_spans(receiver.endpoint) as (tracer, flush),
     ):
         for arm in order:
-            with _recording(arm, receiver) as sink:
+            with _recording(arm, receiver, written) as sink:
                 rounds[arm].append([])
                 for _ in range(GENERATIONS):
                     generation = _start(work, sink)
                     times = list(_trace(generation, tracer) if arm == "naive" else _step(generation))
                     rounds[arm][-1] += times[WARM_UP:]
             flush()
-    return _judge(rounds, recorded)
+    return _judge(rounds, recorded, written)
 
 
 def _calibrate() -> Callable[[int, int], int]:
@@ -133,9 +139,29 @@ def _live_spans(endpoint: str) -> Iterator[tuple[Any, Callable[[], Any]]]:
     provider.shutdown()
 
 
+class _Bare:
+    """Appends a line to a file, whatever the record, and takes down the microseconds of the call."""
+
+    def __init__(self, folder: str, times: list[float]) -> None:
+        self._fd = os.open(Path(folder) / "bare", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._times = times
+
+    def write(self, _: Record) -> None:
+        start = time.perf_counter_ns()
+        os.write(self._fd, LINE)
+        self._times.append((time.perf_counter_ns() - start) / 1e3)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
 @contextmanager
-def _recording(arm: str, receiver: Receiver) -> Iterator[Journal | MemorySink]:
+def _recording(arm: str, receiver: Receiver, written: list[float]) -> Iterator[Sink]:
     """Where one block of this arm records to, and what follows that."""
+    if arm == "bare":
+        with tempfile.TemporaryDirectory() as folder, closing(_Bare(folder, written)) as sink:
+            yield sink
+        return
     if arm not in ("journal", "all"):
         yield MemorySink()
         return
@@ -177,7 +203,7 @@ def _timing_records(times: list[float]) -> Iterator[None]:
         GenerationLog.record_round = record_round  # type: ignore[method-assign]
 
 
-def _judge(rounds: dict[str, list[list[float]]], recorded: list[float]) -> bool:
+def _judge(rounds: dict[str, list[list[float]]], recorded: list[float], written: list[float]) -> bool:
     middle = {arm: blocked_ratio(median, blocks, rounds["off"]) for arm, blocks in rounds.items()}
     last = {arm: blocked_ratio(_take_p99, blocks, rounds["off"]) for arm, blocks in rounds.items()}
     for arm, blocks in rounds.items():
@@ -186,6 +212,7 @@ def _judge(rounds: dict[str, list[list[float]]], recorded: list[float]) -> bool:
         if arm != "off":
             print(f"           over off: median {middle[arm]}; p99 {last[arm]}")
     print(f"  recorder and journal, in their place: median {median(recorded):.2f} us, p99 {_take_p99(recorded):.2f} us")
+    print(f"  a bare write of {len(LINE)} bytes in a record's place: median {median(written):.2f} us")
     print(f"  limits: {LIMIT_US} us; all over off {LIMIT_MEDIAN} at the median, {LIMIT_P99} at p99")
     return median(recorded) <= LIMIT_US and middle["all"].value <= LIMIT_MEDIAN and last["all"].value <= LIMIT_P99
 

@@ -26,14 +26,24 @@ def test_a_block_follows_a_journal_of_its_own(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(telemetry_cost, "_following", following)
     written: list[Path] = []
     for arm in ("off", "all", "journal", "all", "naive"):
-        with telemetry_cost._recording(arm, None) as sink:  # type: ignore[arg-type]
+        with telemetry_cost._recording(arm, None, []) as sink:  # type: ignore[arg-type]
             if isinstance(sink, MemorySink):
                 assert arm in ("off", "naive")
             else:
+                assert isinstance(sink, Journal)
                 assert list(sink.path.parent.iterdir()) == [sink.path]
                 written.append(sink.path)
     assert len(set(written)) == 3
     assert followed == [(written[n].parent.parent, written[n]) for n in (0, 2)]
+
+
+def test_a_bare_write_is_all_that_its_arm_does() -> None:
+    times: list[float] = []
+    with telemetry_cost._recording("bare", None, times) as sink:  # type: ignore[arg-type]
+        for _ in range(3):
+            sink.write(None)  # type: ignore[arg-type]
+    assert len(times) == 3
+    assert min(times) > 0
 
 
 def test_an_address_is_scraped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
