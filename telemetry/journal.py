@@ -124,9 +124,9 @@ class Journal:
             return
         if self._well:
             try:
-                if os.write(self._fd, line) == len(line):
-                    return
-                self._lose(record, _CUT_SHORT, torn=True)
+                written = os.write(self._fd, line)
+                if written != len(line):
+                    self._cut(record, line, written)
             except OSError as error:
                 self._lose(record, error.strerror or str(error), torn=False)
         else:
@@ -149,15 +149,27 @@ class Journal:
             if written == len(line):
                 self._well = True
             else:
-                self._lose(record, _CUT_SHORT, torn=True)
+                self._cut(record, line, written)
+
+    def _cut(self, record: Record, line: bytes, written: int) -> None:
+        if written < len(line) - 1:
+            self._lose(record, _CUT_SHORT, torn=True)
+            return
+        # The record is whole. The end of its line comes with the next one, and readers do without if there is none.
+        with self._lock:
+            self._well = False
+            self._torn = True
 
     def _note_losses(self) -> None:
         notes = [LossRecord(n_records=self._unreported, reason=self._reason)] if self._unreported else []
         line = b"\n" * self._torn + self._encode(notes)
         if not line:
             return
-        if os.write(self._fd, line) != len(line):
+        written = os.write(self._fd, line)
+        if written != len(line):
             self._torn = True
+            if notes and written == len(line) - 1:
+                self._unreported = 0
             raise OSError(errno.ENOSPC, _CUT_SHORT)
         self._torn = False
         self._unreported = 0

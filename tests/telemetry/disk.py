@@ -41,7 +41,8 @@ def salvage(path: Path) -> list[Any]:
 class Disk:
     """Stands for `os.write`: does what the next of `script` says, then works.
 
-    None: write all; a number: write that share of the bytes in per cent; "full" or "gone": fail.
+    None: write all; a number: write that share of the bytes in per cent; "end": all but the line's end; "full" or
+    "gone": fail.
     """
 
     def __init__(self, script: list[Any]) -> None:
@@ -56,4 +57,6 @@ class Disk:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if step is None:
             return really_write(fd, data)
+        if step == "end":
+            return really_write(fd, data[:-1])
         return really_write(fd, data[: max(len(data) - 2, 0) * step // 100])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.errors import RoundscopeError
-from telemetry.journal import Journal
+from telemetry.journal import _CUT_SHORT, Journal
 from telemetry.records import LossRecord, RunEnd
 from tests.conftest import run_python
 from tests.telemetry.disk import Disk, decode_line, note, read, salvage
@@ -59,6 +59,17 @@ def test_after_a_torn_line_the_next_record_starts_on_a_new_line(
         decode_line(lines[2])
 
 
+def test_a_line_that_lacks_but_its_end_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Journal(tmp_path) as journal:
+        monkeypatch.setattr(os, "write", Disk(["end", None, None, "gone", "end"]).write)
+        for index in range(4):
+            journal.write(note(index))
+    # The third is lost, and so is the fourth: its note is what was written but for the end of the line.
+    lost = [LossRecord(n_records=1, reason="Input/output error"), LossRecord(n_records=1, reason=_CUT_SHORT)]
+    assert read(journal.path)[1:] == [note(0), note(1), *lost]
+    assert journal.n_lost == 2
+
+
 def test_losses_at_the_end_are_noted_when_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path)
     monkeypatch.setattr(os, "write", Disk(["gone"]).write)
@@ -67,7 +78,7 @@ def test_losses_at_the_end_are_noted_when_closing(tmp_path: Path, monkeypatch: p
     assert read(journal.path)[1:] == [LossRecord(n_records=1, reason="Input/output error")]
 
 
-STEPS = st.one_of(st.none(), st.integers(0, 100), st.sampled_from(["full", "gone"]))
+STEPS = st.one_of(st.none(), st.integers(0, 100), st.sampled_from(["full", "gone", "end"]))
 
 
 @settings(max_examples=200)
