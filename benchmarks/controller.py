@@ -105,6 +105,11 @@ class Times:
             self.by_arm.setdefault(arm, []).append(output.seconds)
             self.n_equal += output.tokens == done["ordinary"].tokens
 
+    def show(self, name: str, *, is_strict: bool) -> bool:
+        """As `show`."""
+        n = sum(map(len, self.by_arm.values()))
+        return show(name, self.by_arm, is_strict=is_strict, note=f"; {self.n_equal} of {n} outputs equal")
+
 
 def run() -> bool:
     """Print the ratios of every class and drafter; True if no bound was surely missed, and none over all classes."""
@@ -133,8 +138,8 @@ def run() -> bool:
             done = _run_arms(target, make_drafter(), prompt, controller, size, order)
             times.add(done)
             pooled.add(done)
-        held &= _show(name, times, is_strict=False)
-    return _show("all", pooled, is_strict=True) and held
+        held &= times.show(name, is_strict=False)
+    return pooled.show("all", is_strict=True) and held
 
 
 def _run_arms(
@@ -174,16 +179,15 @@ def _finish(generation: Generation) -> Output:
     return Output(sum(one.t_round_ns for one in generation) / 1e9, generation.tokens)
 
 
-def _show(name: str, times: Times, *, is_strict: bool) -> bool:
-    auto = times.by_arm["auto"]
-    fixed = {arm: spent for arm, spent in times.by_arm.items() if arm != "auto"}
-    best = min(fixed, key=lambda arm: sum(fixed[arm]))
-    over_ordinary, over_best = paired_ratio(fixed["ordinary"], auto), paired_ratio(fixed[best], auto)
-    print(
-        f"  {name}: speed over ordinary {over_ordinary}; over the best fixed, {best}, {over_best}; "
-        f"{times.n_equal} of {sum(map(len, times.by_arm.values()))} outputs equal",
-        flush=True,
-    )
+def show(name: str, arms: Mapping[str, Sequence[float]], *, is_strict: bool, note: str = "") -> bool:
+    """Print what `auto` is worth beside the other arms; False if it missed a bound, surely or (is_strict) by its value.
+
+    arms: seconds for one text after the other, the same for all.
+    """
+    best = min((arm for arm in arms if arm != "auto"), key=lambda arm: sum(arms[arm]))
+    over_ordinary = paired_ratio(arms["ordinary"], arms["auto"])
+    over_best = paired_ratio(arms[best], arms["auto"])
+    print(f"  {name}: speed over ordinary {over_ordinary}; over the best fixed, {best}, {over_best}{note}", flush=True)
     pairs = ((over_ordinary, ORDINARY_BOUND), (over_best, FIXED_BOUND))
     return all((ratio.value if is_strict else ratio.high) >= bound for ratio, bound in pairs)
 
