@@ -15,7 +15,7 @@ from random import Random
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks.controller import LONG, SMALL, Turning, measure_curve, show
+from benchmarks.controller import LONG, SMALL, TURNING, Turning, measure_curve, show
 from benchmarks.models import load_float32, take_prompts
 from runtime.drafters import make
 from runtime.drafters.composed import Composed
@@ -121,11 +121,12 @@ def run() -> bool:
     texts = {
         class_: [_write(target, model, prompt, size.tokens) for prompt in them] for class_, them in prompts.items()
     }
+    longer = [_write(target, model, them[0], size.turning) for them in prompts.values()]
     draft_ns = measure_drafts(model, texts[size.classes[0]][0])
     steps = ", ".join(f"{width} {curve.at(width, CONTEXT) / curve.at(1, CONTEXT):.2f}" for width in WIDTHS)
     print(f"  steps that a forward costs, by width: {steps}; and a proposal of the model", end=" ")
     print(f"{draft_ns[0] / curve.at(1, CONTEXT):.2f}", flush=True)
-    cases, held = list_cases(texts, curve), True
+    cases, held = list_cases(texts, longer, curve), True
     pooled: dict[str, dict[str, list[float]]] = {}
     for case, arms in zip(cases, replay(cases, draft_ns), strict=True):
         held &= show(case.name, arms, is_strict=False)
@@ -161,8 +162,11 @@ def measure_drafts(model: Drafter, text: Text) -> list[float]:
     return [median(them) for them in spent]
 
 
-def list_cases(texts: Mapping[str, Sequence[Text]], curve: Curve) -> list[Case]:
-    """Every class with prompt lookup, with a model, and with both as one; and what misleads, on some of each class."""
+def list_cases(texts: Mapping[str, Sequence[Text]], longer: Sequence[Text], curve: Curve) -> list[Case]:
+    """Every class with prompt lookup, with a model, and with both as one; and what misleads, on one of each class.
+
+    longer: texts of which a drafter that turns is right for the first part.
+    """
     some, first = [them[0] for them in texts.values()], next(iter(texts.values()))
     dear = grow(curve, first)
     return [
@@ -170,9 +174,14 @@ def list_cases(texts: Mapping[str, Sequence[Text]], curve: Curve) -> list[Case]:
         *(Case(f"blocks on {class_}", Scripted.make_model, curve, them) for class_, them in texts.items()),
         *(Case(f"prompt-lookup+blocks on {class_}", _compose, curve, them) for class_, them in texts.items()),
         Case("wrong", lambda text: Wrong(text.vocab_size), curve, some),
-        Case("right for 30 rounds, then wrong", lambda text: Turning(text.vocab_size), curve, some),
+        Case(TURNING, lambda text: Turning(text.vocab_size), curve, longer),
         Case("verification that grows dear, prompt-lookup", _look_up, dear, first),
-        Case("verification that grows dear, right for 30 rounds", lambda text: Turning(text.vocab_size), dear, first),
+        Case(
+            f"verification that grows dear, {TURNING}",
+            lambda text: Turning(text.vocab_size),
+            grow(curve, longer),
+            longer,
+        ),
     ]
 
 

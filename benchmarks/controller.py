@@ -38,21 +38,22 @@ LONG_CONTEXT = 700
 
 @dataclass(frozen=True)
 class Size:
-    """How much is run."""
+    """How much is run. tokens: of an output; turning: of one where the drafter turns after GOOD_ROUNDS."""
 
     classes: tuple[str, ...]
     prompts: int
     composed: tuple[str, ...]
     misled: int
     tokens: int
+    turning: int
     lengths: tuple[int, ...]
 
 
 ALL = tuple(dict.fromkeys(item.class_ for item in load_embedded().items if item.class_))
 SOME = ("copy-edit", "answer", "free-writing")
-LONG = Size(ALL, prompts=6, composed=SOME, misled=6, tokens=64, lengths=(2, 4, 8, 16))
-SMALL = Size(SOME, prompts=2, composed=SOME[1:], misled=2, tokens=48, lengths=(4, 8))
-COMPOSED = "prompt-lookup+blocks"
+LONG = Size(ALL, prompts=6, composed=SOME, misled=6, tokens=64, turning=160, lengths=(2, 4, 8, 16))
+SMALL = Size(SOME, prompts=2, composed=SOME[1:], misled=2, tokens=48, turning=120, lengths=(4, 8))
+COMPOSED, TURNING = "prompt-lookup+blocks", f"right for {GOOD_ROUNDS} rounds, then wrong"
 
 
 class Turning(Oracle):
@@ -125,17 +126,20 @@ def run() -> bool:
         *((f"{COMPOSED} on {class_}", lambda: composed, prompts[class_]) for class_ in size.composed),
         ("prompt-lookup on long contexts", PromptLookup, [_lengthen(prompts[SOME[0]]), _lengthen(prompts[SOME[-1]])]),
         ("wrong", lambda: Wrong(vocab), misled),
-        ("right for 30 rounds, then wrong", lambda: Turning(vocab), misled),
+        (TURNING, lambda: Turning(vocab), misled),
     ]
-    n_outputs = sum(len(them) for _, _, them in cases) * (2 + len(size.lengths)) + 2 * len(misled)
-    most = n_outputs * size.tokens * curve.at(1, CONTEXTS[-1]) / 60e9
-    print(f"  {n_outputs} outputs of {size.tokens} tokens: at most about {most:.0f} minutes", flush=True)
+    n_arms = 2 + len(size.lengths)
+    n_tokens = n_arms * sum(len(them) * _count_tokens(name, size) for name, _, them in cases)
+    # What misleads is told the ordinary output beforehand.
+    n_tokens += sum(len(them) * _count_tokens(name, size) for name, _, them in cases[-2:])
+    print(f"  at most about {n_tokens * curve.at(1, CONTEXTS[-1]) / 60e9:.0f} minutes", flush=True)
     order, pooled, held = random.Random(0), Times(), True
     _finish(decode(target, prompts[size.classes[0]][0], max_tokens=16, eos=()))
     for name, make_drafter, them in cases:
         times = Times()
         for prompt in them:
-            done = _run_arms(target, make_drafter(), prompt, controller, size, order)
+            n = _count_tokens(name, size)
+            done = _run_arms(target, make_drafter(), prompt, controller, size.lengths, n, order)
             times.add(done)
             pooled.add(done)
         held &= times.show(name, is_strict=False)
@@ -147,12 +151,13 @@ def _run_arms(
     drafter: Drafter,
     prompt: Sequence[int],
     controller: Controller,
-    size: Size,
+    lengths: Sequence[int],
+    n_tokens: int,
     order: random.Random,
 ) -> dict[str, Output]:
     if isinstance(drafter, Oracle):
-        drafter.learn(prompt, decode(target, prompt, max_tokens=size.tokens, eos=()).drain().tokens)
-    options = {"max_tokens": size.tokens, "eos": ()}
+        drafter.learn(prompt, decode(target, prompt, max_tokens=n_tokens, eos=()).drain().tokens)
+    options = {"max_tokens": n_tokens, "eos": ()}
     arms: dict[str, Callable[[], Generation]] = {
         "ordinary": lambda: decode(target, prompt, **options),  # type: ignore[arg-type]
         "auto": lambda: speculate(
@@ -164,9 +169,13 @@ def _run_arms(
             **options,  # type: ignore[arg-type]
         ),
     }
-    for m in size.lengths:
+    for m in lengths:
         arms[f"m={m}"] = lambda m=m: speculate(target, drafter, prompt, draft_length=m, **options)  # type: ignore[misc]
     return {arm: _finish(arms[arm]()) for arm in order.sample(list(arms), len(arms))}
+
+
+def _count_tokens(name: str, size: Size) -> int:
+    return size.turning if name == TURNING else size.tokens
 
 
 def _lengthen(prompts: Sequence[Sequence[int]]) -> list[int]:

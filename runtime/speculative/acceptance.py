@@ -40,7 +40,7 @@ so it takes several that agree.
 FORGOTTEN = 0.1
 """How far they then move back to PRIOR and DOUBT, so that a drafter that was given up is tried again."""
 
-LIKENESS = 6.0
+LIKENESS = 4.0
 """Judged positions that all later ones together count as for each of them."""
 
 KEPT = 0.98
