@@ -33,7 +33,8 @@ bench: $(VENV)/.ready ## compare speed with mlx-lm's own loops, side by side (sl
 
 CHECKPOINTS := runtime/drafters/learned/checkpoints
 
-# 39, 9, 12 and 13 minutes of one CPU where that was measured (docs/LOG.md, 2026-11-30); `--resume` goes on after the last batch.
+# 39, 9, 12 and 13 minutes of one CPU on one machine, 58, 12, 17 and 20 on another (docs/LOG.md, 2026-11-30); `--resume` goes on
+# after the last batch.
 train-drafters: $(VENV)/.ready ## let the default model write, and train the drafters on it (under two hours on one CPU)
 	$(BIN)/roundscope distill --resume --tokens 400000 --sampled 0.33 --batch 96
 	mkdir -p $(CHECKPOINTS)
