@@ -3,7 +3,8 @@
 A timed run of some prompts cannot tell a choice that loses 5 % from a machine that was busy. Here every arm goes over
 the same outputs of the default model, and a forward takes what its width and context took when they were measured: so
 what differs is the choice alone. The best fixed length is taken in hindsight, of many. `auto` goes over all texts in
-orders of its own, by one controller, its forwards a little longer or shorter each time.
+orders of its own, by one controller, its forwards a little longer or shorter each time. ROUNDSCOPE_BENCH_TOKENS=192:
+longer outputs, in which learning costs less.
 """
 
 from __future__ import annotations
@@ -114,13 +115,12 @@ class Scripted:
 def run() -> bool:
     """Print the ratios of every case; True if no bound was surely missed, and none over all classes of a drafter."""
     size = SMALL if os.environ.get("ROUNDSCOPE_BENCH_SMALL") else LONG
+    tokens = int(os.environ.get("ROUNDSCOPE_BENCH_TOKENS", size.tokens))
     target = load_float32()
     prompts = {class_: take_prompts(target, class_, size.prompts) for class_ in size.classes}
     curve = measure_curve(target, prompts[size.classes[0]][0])
     model = make("blocks", target)
-    texts = {
-        class_: [_write(target, model, prompt, size.tokens) for prompt in them] for class_, them in prompts.items()
-    }
+    texts = {class_: [_write(target, model, prompt, tokens) for prompt in them] for class_, them in prompts.items()}
     longer = [_write(target, model, them[0], size.turning) for them in prompts.values()]
     draft_ns = measure_drafts(model, texts[size.classes[0]][0])
     steps = ", ".join(f"{width} {curve.at(width, CONTEXT) / curve.at(1, CONTEXT):.2f}" for width in WIDTHS)
