@@ -16,7 +16,7 @@ from random import Random
 from statistics import mean, median
 from typing import NamedTuple
 
-from benchmarks.controller import LONG, SMALL, TURNING, Turning, measure_curve, show
+from benchmarks.controller import COMPOSED, LONG, SMALL, TURNING, WIDTHS, Turning, measure_curve, show
 from benchmarks.models import load_float32, take_prompts
 from runtime.drafters import make
 from runtime.drafters.composed import Composed
@@ -32,7 +32,7 @@ from runtime.testing import ScriptedDrafter, ScriptedTarget
 from telemetry.recorder import Recorder
 from telemetry.testing import FakeClock
 
-WIDTHS, CONTEXT = (2, 3, 5, 9, 17), 128
+CONTEXT = 128
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 ORDERS = 5
 NOISE = 0.03
@@ -123,7 +123,7 @@ def run() -> bool:
     texts = {class_: [_write(target, model, prompt, tokens) for prompt in them] for class_, them in prompts.items()}
     longer = [_write(target, model, them[0], size.turning) for them in prompts.values()]
     draft_ns = measure_drafts(model, texts[size.classes[0]][0])
-    steps = ", ".join(f"{width} {curve.at(width, CONTEXT) / curve.at(1, CONTEXT):.2f}" for width in WIDTHS)
+    steps = ", ".join(f"{width} {curve.at(width, CONTEXT) / curve.at(1, CONTEXT):.2f}" for width in WIDTHS[1:])
     print(f"  steps that a forward costs, by width: {steps}; and a proposal of the model", end=" ")
     print(f"{draft_ns[0] / curve.at(1, CONTEXT):.2f}", flush=True)
     cases, held = list_cases(texts, longer, curve), True
@@ -172,7 +172,7 @@ def list_cases(texts: Mapping[str, Sequence[Text]], longer: Sequence[Text], curv
     return [
         *(Case(f"prompt-lookup on {class_}", _look_up, curve, them) for class_, them in texts.items()),
         *(Case(f"blocks on {class_}", Scripted.make_model, curve, them) for class_, them in texts.items()),
-        *(Case(f"prompt-lookup+blocks on {class_}", _compose, curve, them) for class_, them in texts.items()),
+        *(Case(f"{COMPOSED} on {class_}", _compose, curve, them) for class_, them in texts.items()),
         Case("wrong", lambda text: Wrong(text.vocab_size), curve, some),
         Case(TURNING, lambda text: Turning(text.vocab_size), curve, longer),
         Case("verification that grows dear, prompt-lookup", _look_up, dear, first),
@@ -201,7 +201,7 @@ def grow(curve: Curve, texts: Iterable[Text]) -> Curve:
         {
             (context, width): curve.at(width, context) + (width - 1) * slope * curve.at(1, context)
             for context, slope in ends.items()
-            for width in (1, *WIDTHS)
+            for width in WIDTHS
         }
     )
 

@@ -110,13 +110,15 @@ class Controller:
         if best.m and self._since_step >= CHECK_EVERY:
             return Choice(0, "probe", round(step), round(step))
         for part, standing in enumerate(self.parts):
-            if part in without or part == best.part:
+            may_be_early = best.m == 0 and part not in free
+            is_due = standing.is_due(is_free=part in free)
+            if part in without or part == best.part or not (may_be_early or is_due):
                 continue
             probe = standing.expect(1, context)
-            lost, spent = self._lost + probe.ns - step, self._probing + probe.ns - least
-            is_early = best.m == 0 and part not in free and standing.may_lose(probe.ns - step, step)
-            if not is_early and not standing.is_due(is_free=part in free):
+            is_early = may_be_early and standing.may_lose(probe.ns - step, step)
+            if not is_early and not is_due:
                 continue
+            lost, spent = self._lost + probe.ns - step, self._probing + probe.ns - least
             if not is_early and max(lost, spent) > SHARE * self._elapsed:
                 best = best if best.m else best._replace(reason="budget")
                 continue

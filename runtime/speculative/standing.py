@@ -70,7 +70,7 @@ class Standing:
         return min(self._empty, MOST_EMPTY)
 
     def may_lose(self, ns: float, step: float) -> bool:
-        """Whether it may cost so much more than a step of that cost: its rounds have hardly lost anything yet."""
+        """Whether its rounds have lost so little yet that one more may take `ns` longer than a step, of `step` ns."""
         return self._lost + ns <= EARLY_LOSS * (1 - self.acceptance.prior.doubt) * step
 
     def is_due(self, *, is_free: bool) -> bool:

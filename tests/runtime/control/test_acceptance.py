@@ -34,7 +34,7 @@ def test_before_anything_was_judged_every_position_has_the_prior() -> None:
     doubt=st.fractions(Fraction(1, 100), Fraction(99, 100)),
 )
 def test_the_first_position_follows_bayes_rule(fell: int, good: int, bad: int, doubt: Fraction) -> None:
-    """Held against exact sums: rounds that all fail, each less likely than the one before, for either kind."""
+    """Held against exact fractions: rounds that all fail, by a drafter of use and by one of none."""
     prior = Prior(good / (good + bad), float(doubt))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("runtime.speculative.acceptance.PRIOR_WEIGHT", float(good + bad))
