@@ -3,8 +3,9 @@
 A timed run of some prompts cannot tell a choice that loses 5 % from a machine that was busy. Here every arm goes over
 the same outputs of the default model, and a forward takes what its width and context took when they were measured: so
 what differs is the choice alone. The best fixed length is taken in hindsight, of many. `auto` goes over all texts in
-orders of its own, by one controller, its forwards a little longer or shorter each time. ROUNDSCOPE_BENCH_TOKENS=192:
-longer outputs, in which learning costs less.
+orders of its own, every drafter by a controller that is told each prompt's class, as a run has one for every arm; its
+forwards a little longer or shorter each time. ROUNDSCOPE_BENCH_TOKENS=192: longer outputs, in which learning costs
+less.
 """
 
 from __future__ import annotations
@@ -41,17 +42,19 @@ GROWTH = 0.4
 
 
 class Text(NamedTuple):
-    """A prompt, ordinary decoding's output, and what the model proposes at each of its positions."""
+    """A prompt of a class, ordinary decoding's output, and what the model proposes at each of its positions."""
 
+    class_: str
     prompt: Sequence[int]
     output: Sequence[int]
     proposals: Sequence[Sequence[int]]
 
 
 class Case(NamedTuple):
-    """Texts, the drafter for one of them, and what forwards cost."""
+    """Texts, the drafter for one of them, and what forwards cost. group: cases of one group share a controller."""
 
     name: str
+    group: str
     make_drafter: Callable[[Scripted], Drafter]
     curve: Curve
     texts: Sequence[Text]
@@ -120,8 +123,10 @@ def run() -> bool:
     prompts = {class_: take_prompts(target, class_, size.prompts) for class_ in size.classes}
     curve = measure_curve(target, prompts[size.classes[0]][0])
     model = make("blocks", target)
-    texts = {class_: [_write(target, model, prompt, tokens) for prompt in them] for class_, them in prompts.items()}
-    longer = [_write(target, model, them[0], size.turning) for them in prompts.values()]
+    texts = {
+        class_: [_write(target, model, class_, prompt, tokens) for prompt in them] for class_, them in prompts.items()
+    }
+    longer = [_write(target, model, class_, them[0], size.turning) for class_, them in prompts.items()]
     draft_ns = measure_drafts(model, texts[size.classes[0]][0])
     steps = ", ".join(f"{width} {curve.at(width, CONTEXT) / curve.at(1, CONTEXT):.2f}" for width in WIDTHS[1:])
     print(f"  steps that a forward costs, by width: {steps}; and a proposal of the model", end=" ")
@@ -130,22 +135,21 @@ def run() -> bool:
     pooled: dict[str, dict[str, list[float]]] = {}
     for case, arms in zip(cases, replay(cases, draft_ns), strict=True):
         held &= show(case.name, arms, is_strict=False)
-        drafter, on, _ = case.name.partition(" on ")
-        for arm, seconds in arms.items() if on else ():
-            pooled.setdefault(drafter, {}).setdefault(arm, []).extend(seconds)
+        for arm, seconds in arms.items() if case.name != case.group else ():
+            pooled.setdefault(case.group, {}).setdefault(arm, []).extend(seconds)
     for drafter, arms in pooled.items():
         held &= show(f"{drafter} on all", arms, is_strict=True)
     return held
 
 
-def _write(target: MlxTarget, model: Drafter, prompt: Sequence[int], tokens: int) -> Text:
+def _write(target: MlxTarget, model: Drafter, class_: str, prompt: Sequence[int], tokens: int) -> Text:
     output = decode(target, prompt, max_tokens=tokens, eos=()).drain().tokens
     model.reset(prompt)
     proposals = []
     for place in range(len(output)):
         proposals.append(model.propose([*prompt, *output[:place]], LENGTHS[-1]).tokens.tolist())
         model.commit(output[place : place + 1])
-    return Text(prompt, output, proposals)
+    return Text(class_, prompt, output, proposals)
 
 
 def measure_drafts(model: Drafter, text: Text) -> list[float]:
@@ -168,20 +172,18 @@ def list_cases(texts: Mapping[str, Sequence[Text]], longer: Sequence[Text], curv
     longer: texts of which a drafter that turns is right for the first part.
     """
     some, first = [them[0] for them in texts.values()], next(iter(texts.values()))
-    dear = grow(curve, first)
+    drafters = {"prompt-lookup": _look_up, "blocks": Scripted.make_model, COMPOSED: _compose}
+    dear, dear_turning = "verification that grows dear, prompt-lookup", f"verification that grows dear, {TURNING}"
     return [
-        *(Case(f"prompt-lookup on {class_}", _look_up, curve, them) for class_, them in texts.items()),
-        *(Case(f"blocks on {class_}", Scripted.make_model, curve, them) for class_, them in texts.items()),
-        *(Case(f"{COMPOSED} on {class_}", _compose, curve, them) for class_, them in texts.items()),
-        Case("wrong", lambda text: Wrong(text.vocab_size), curve, some),
-        Case(TURNING, lambda text: Turning(text.vocab_size), curve, longer),
-        Case("verification that grows dear, prompt-lookup", _look_up, dear, first),
-        Case(
-            f"verification that grows dear, {TURNING}",
-            lambda text: Turning(text.vocab_size),
-            grow(curve, longer),
-            longer,
+        *(
+            Case(f"{name} on {class_}", name, make_drafter, curve, them)
+            for name, make_drafter in drafters.items()
+            for class_, them in texts.items()
         ),
+        Case("wrong", "wrong", lambda text: Wrong(text.vocab_size), curve, some),
+        Case(TURNING, TURNING, lambda text: Turning(text.vocab_size), curve, longer),
+        Case(dear, dear, _look_up, grow(curve, first), first),
+        Case(dear_turning, dear_turning, lambda text: Turning(text.vocab_size), grow(curve, longer), longer),
     ]
 
 
@@ -219,11 +221,11 @@ def replay(cases: Sequence[Case], draft_ns: Sequence[float]) -> list[dict[str, l
     auto: dict[tuple[int, int], list[float]] = {place: [] for place in places}
     for seed in range(ORDERS):
         chance = Random(seed)
-        # One for every curve: what a target costs does not change from one text to the next.
-        controllers = {id(case.curve): Controller(case.curve) for case in cases}
+        controllers = {case.group: Controller(case.curve) for case in cases}
         for i, j in chance.sample(places, len(places)):
-            case = cases[i]
-            auto[i, j].append(_take(case, case.texts[j], draft_ns, controllers[id(case.curve)], chance))
+            case, text = cases[i], cases[i].texts[j]
+            controller = controllers[case.group].for_class(text.class_)
+            auto[i, j].append(_take(case, text, draft_ns, controller, chance))
     for (i, _), times in auto.items():
         spent[i].setdefault("auto", []).append(mean(times))
     return spent

@@ -2,9 +2,10 @@
 
 Every class of the embedded workload with prompt lookup, some with prompt lookup and a trained model as one drafter,
 long contexts, and some prompts with drafters that mislead: one is always wrong, one is right for 30 rounds and wrong
-from there on. Arms take turns on each prompt, in an order that changes; the sum of T_round counts. One controller has
-all of it, as in a run, and every output is held against ordinary decoding's. It says beforehand how long it takes at
-most, 15 to 20 minutes at 56 ms a step; ROUNDSCOPE_BENCH_SMALL=1: few prompts of three classes, in a few minutes.
+from there on. Arms take turns on each prompt, in an order that changes; the sum of T_round counts. Every drafter has a
+controller that is told each prompt's class, as a run has one for every arm, and every output is held against ordinary
+decoding's. It says beforehand how long it takes at most, 30 to 40 minutes at 70 ms a step; ROUNDSCOPE_BENCH_SMALL=1:
+few prompts of three classes, in a few minutes.
 """
 
 from __future__ import annotations
@@ -93,6 +94,15 @@ class Output(NamedTuple):
     tokens: Sequence[int]
 
 
+class Case(NamedTuple):
+    """Prompts with their classes, and the drafter for one of them. group: cases of one group share a controller."""
+
+    name: str
+    group: str
+    make_drafter: Callable[[], Drafter]
+    prompts: Sequence[tuple[str | None, Sequence[int]]]
+
+
 @dataclass
 class Times:
     """Sums of T_round by arm, a number for each prompt, and how many outputs were ordinary decoding's."""
@@ -118,31 +128,33 @@ def run() -> bool:
     target = load_float32()
     prompts = {class_: take_prompts(target, class_, size.prompts) for class_ in size.classes}
     curve = measure_curve(target, prompts[size.classes[0]][0])
-    controller, composed = Controller(curve), make(COMPOSED, target)
-    misled = [them[0] for them in prompts.values()][: size.misled]
-    vocab = target.vocab_size
-    cases: list[tuple[str, Callable[[], Drafter], Sequence[Sequence[int]]]] = [
-        *((f"prompt-lookup on {class_}", PromptLookup, them) for class_, them in prompts.items()),
-        *((f"{COMPOSED} on {class_}", lambda: composed, prompts[class_]) for class_ in size.composed),
-        ("prompt-lookup on long contexts", PromptLookup, [_lengthen(prompts[SOME[0]]), _lengthen(prompts[SOME[-1]])]),
-        ("wrong", lambda: Wrong(vocab), misled),
-        (TURNING, lambda: Turning(vocab), misled),
+    composed, vocab, lookup = make(COMPOSED, target), target.vocab_size, "prompt-lookup"
+    labelled = {class_: [(class_, prompt) for prompt in them] for class_, them in prompts.items()}
+    misled = [them[0] for them in labelled.values()][: size.misled]
+    lengthened = [(None, _lengthen(prompts[SOME[0]])), (None, _lengthen(prompts[SOME[-1]]))]
+    cases = [
+        *(Case(f"{lookup} on {class_}", lookup, PromptLookup, them) for class_, them in labelled.items()),
+        *(Case(f"{COMPOSED} on {class_}", COMPOSED, lambda: composed, labelled[class_]) for class_ in size.composed),
+        Case(f"{lookup} on long contexts", lookup, PromptLookup, lengthened),
+        Case("wrong", "wrong", lambda: Wrong(vocab), misled),
+        Case(TURNING, TURNING, lambda: Turning(vocab), misled),
     ]
     n_arms = 2 + len(size.lengths)
-    n_tokens = n_arms * sum(len(them) * _count_tokens(name, size) for name, _, them in cases)
+    n_tokens = n_arms * sum(len(case.prompts) * _count_tokens(case, size) for case in cases)
     # What misleads is told the ordinary output beforehand.
-    n_tokens += sum(len(them) * _count_tokens(name, size) for name, _, them in cases[-2:])
+    n_tokens += sum(len(case.prompts) * _count_tokens(case, size) for case in cases[-2:])
     print(f"  at most about {n_tokens * curve.at(1, CONTEXTS[-1]) / 60e9:.0f} minutes", flush=True)
+    controllers = {case.group: Controller(curve) for case in cases}
     order, pooled, held = random.Random(0), Times(), True
     _finish(decode(target, prompts[size.classes[0]][0], max_tokens=16, eos=()))
-    for name, make_drafter, them in cases:
-        times = Times()
-        for prompt in them:
-            n = _count_tokens(name, size)
-            done = _run_arms(target, make_drafter(), prompt, controller, size.lengths, n, order)
+    for case in cases:
+        times, n = Times(), _count_tokens(case, size)
+        for class_, prompt in case.prompts:
+            controller = controllers[case.group].for_class(class_)
+            done = _run_arms(target, case.make_drafter(), prompt, controller, size.lengths, n, order)
             times.add(done)
             pooled.add(done)
-        held &= times.show(name, is_strict=False)
+        held &= times.show(case.name, is_strict=False)
     return pooled.show("all", is_strict=True) and held
 
 
@@ -174,8 +186,8 @@ def _run_arms(
     return {arm: _finish(arms[arm]()) for arm in order.sample(list(arms), len(arms))}
 
 
-def _count_tokens(name: str, size: Size) -> int:
-    return size.turning if name == TURNING else size.tokens
+def _count_tokens(case: Case, size: Size) -> int:
+    return size.turning if case.name == TURNING else size.tokens
 
 
 def _lengthen(prompts: Sequence[Sequence[int]]) -> list[int]:

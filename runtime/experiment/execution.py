@@ -208,8 +208,9 @@ class Execution:
         shared |= {"coupling": arm.coupling, "policy": arm.policy, "timing": timing}
         if arm.is_auto:
             # Attributed rounds are dearer: what they cost must not become what fused ones are taken to cost.
-            controller = self._controllers[arm.name] if timing == self._plan.request.timing else None
-            shared |= {"draft_length": AUTO, "controller": controller}
+            if timing == self._plan.request.timing:
+                shared["controller"] = self._controllers[arm.name].for_class(prompt.item.class_)
+            shared["draft_length"] = AUTO
         else:
             shared["draft_length"] = arm.draft_length
         return speculate(self._target, arm.drafter, prompt.ids, **shared)

@@ -2,7 +2,9 @@
 
 The chance of position j is that of acceptance given that j - 1 were accepted: a round tells of the positions it reached
 and of no others, so what was cut or never proposed biases nothing (the product-limit estimate of Kaplan and Meier,
-1958). Positions beyond the first are taken to be alike as far as they did not show otherwise.
+1958). Positions beyond the first are taken to be alike as far as they did not show otherwise; as nobody knows how good
+they are, one that was reached makes the next likelier (the urn of Eggenberger and Pólya, ZAMM 1923), so a drafter that
+may be copying gets long proposals early.
 
 Of the first position two things are held possible before anything was seen: that the drafter is of no use here, whose
 share is the doubt, or that it is, with a chance of about the prior (a spike and a slab: Mitchell and Beauchamp,
@@ -23,10 +25,10 @@ from typing import NamedTuple
 PRIOR, DOUBT = 0.8, 0.2
 """Chance of the first position before anything is known, if the drafter is of use, and the chance that it is not."""
 
-LATER = 0.85
-"""Chance taken for a later position that was reached: half-way between this and the first one's."""
+LATER = 0.65
+"""Chance taken for the second position if it is reached: half-way between this and the first one's."""
 
-PRIOR_WEIGHT = 3.0
+PRIOR_WEIGHT = 4.0
 """Judged positions that these count as for the first one, and for all later ones together."""
 
 USELESS = 0.02
@@ -39,6 +41,11 @@ so it takes several that agree.
 
 FORGOTTEN = 0.1
 """How far they then move back to PRIOR and DOUBT, so that a drafter that was given up is tried again."""
+
+LEFT, MOST_LEFT = 0.5, 16.0
+"""Part of its counts that a generation leaves the next one with a prompt of its class, and the most judged first
+positions among them.
+"""
 
 LIKENESS = 4.0
 """Judged positions that all later ones together count as for each of them."""
@@ -63,16 +70,29 @@ class Prior(NamedTuple):
     doubt: float = DOUBT
 
 
+class Counts(NamedTuple):
+    """By position: how often it was judged, and how often it was accepted; both discounted."""
+
+    reached: list[float]
+    accepted: list[float]
+
+
 class Acceptance:
     """Estimates for positions 1 to `longest` of a proposal. Counts are of judged positions, discounted.
 
-    prior: what was taken for the first position before anything was judged.
+    prior: what was taken for the first position before anything was judged. left: what a generation with a prompt of
+    the same class left; it counts as if it had been judged here.
     """
 
-    def __init__(self, longest: int, prior: Prior = Prior()) -> None:  # noqa: B008 - it cannot be changed
+    def __init__(
+        self,
+        longest: int,
+        prior: Prior = Prior(),  # noqa: B008 - it cannot be changed
+        left: Counts | None = None,
+    ) -> None:
         self.prior = prior
-        self._reached = [0.0] * longest
-        self._accepted = [0.0] * longest
+        self._reached = [0.0] * longest if left is None else left.reached[:]
+        self._accepted = [0.0] * longest if left is None else left.accepted[:]
         self.n_rounds = 0
         self._watches = (_Watch(longest), _Watch(longest))
 
@@ -110,12 +130,18 @@ class Acceptance:
         doubt += (self._find_doubt() - doubt) * HANDED_DOUBT
         return Prior(chance + (PRIOR - chance) * FORGOTTEN, doubt + (DOUBT - doubt) * FORGOTTEN)
 
+    def leave(self) -> Counts:
+        """What a later generation with a prompt of the same class begins with."""
+        share = min(LEFT, MOST_LEFT / max(self._reached[0], MOST_LEFT))
+        return Counts([share * n for n in self._reached], [share * n for n in self._accepted])
+
     def _chances(self) -> Iterator[float]:
         doubt, first = self._find_doubt(), self._guess_first()
         yield doubt * USELESS + (1 - doubt) * first
-        prior = (first + LATER) / 2
-        later = (sum(self._accepted[1:]) + PRIOR_WEIGHT * prior) / (sum(self._reached[1:]) + PRIOR_WEIGHT)
-        for reached, accepted in zip(self._reached[1:], self._accepted[1:], strict=True):
+        stood = sum(self._accepted[1:]) + PRIOR_WEIGHT * (first + LATER) / 2
+        judged = sum(self._reached[1:]) + PRIOR_WEIGHT
+        for i, (reached, accepted) in enumerate(zip(self._reached[1:], self._accepted[1:], strict=True)):
+            later = (stood + i) / (judged + i)
             yield (accepted + LIKENESS * later) / (reached + LIKENESS)
 
     def _guess_first(self) -> float:

@@ -16,6 +16,7 @@ the choice leaves the distribution of the output as it is.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ class Controller:
     """Chooses proposer and m for the rounds of one generation after the other.
 
     curve: what forwards cost, as measured; None: a cautious guess. longest: most tokens of a proposal. What it learns
-    of costs it keeps; of a proposer's acceptance, each generation leaves the next a prior.
+    of costs it keeps; of a proposer's acceptance, each generation leaves the next a prior, and the next one with a
+    prompt of its class more (`for_class`).
     """
 
     def __init__(self, curve: Curve | None = None, *, longest: int = LONGEST) -> None:
@@ -70,8 +72,17 @@ class Controller:
         self.longest = longest
         self.costs = StepCosts(curve)
         self._known: dict[tuple[int, str], Standing] = {}
-        self._since_step = 0
+        self._class: str | None = None
         self.begin()
+
+    def for_class(self, class_: str | None) -> Controller:
+        """This controller, for a generation whose prompt is of that class: a task in which proposals get about as far.
+
+        They learn together, so one generation at a time. None: of no class that is known.
+        """
+        other = copy.copy(self)
+        other._class = class_
+        return other
 
     def begin(self, names: Sequence[str] = ("",)) -> None:
         """A generation begins, with proposers of these names."""
@@ -84,8 +95,7 @@ class Controller:
         found = self._known.get((place, name))
         if found is None:
             found = self._known[place, name] = Standing(self.costs, self.longest)
-        else:
-            found.begin()
+        found.begin(self._class)
         return found
 
     def decide(self, context: int, limit: int, *, free: Collection[int] = (), without: Collection[int] = ()) -> Choice:
@@ -107,7 +117,7 @@ class Controller:
             reason: Reason = "best" if self.parts[part].acceptance.n_rounds else "prior"
             least = outlook.per_token
             best = Choice(m, reason, round(least), round(step), part)
-        if best.m and self._since_step >= CHECK_EVERY:
+        if best.m and self.costs.n_rounds >= CHECK_EVERY:
             return Choice(0, "probe", round(step), round(step))
         for part, standing in enumerate(self.parts):
             may_be_early = best.m == 0 and part not in free
@@ -165,7 +175,6 @@ class Controller:
         if is_pipelined is not None:
             self.costs.observe(ns, context, is_pipelined=is_pipelined)
         self._elapsed += ns
-        self._since_step = 0
         for standing in self.parts:
             standing.observe_other()
 
@@ -179,7 +188,6 @@ class Controller:
         self._lost = max(0.0, self._lost + loss)
         if self._probed is not None:
             self._probing = max(0.0, self._probing + ns - committed * self._probed)
-        self._since_step += 1
         for index, standing in enumerate(self.parts):
             if index == part:
                 standing.observe_round(judged, accepted, loss, is_probe=self._is_scheduled)

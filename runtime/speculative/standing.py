@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from runtime.speculative.acceptance import Acceptance
+from runtime.speculative.acceptance import Acceptance, Counts
 from runtime.speculative.costs import NEW, RoundCosts, StepCosts
 
 FIRST_PROBE, LAST_PROBE = 8, 128
@@ -45,18 +45,25 @@ class Outlook(NamedTuple):
 class Standing:
     """Of one proposer. longest: most tokens of a proposal.
 
-    Costs are kept from one generation to the next; of acceptance, a prior is handed on.
+    Costs are kept from one generation to the next; of acceptance, a prior is handed on, and more to generations with
+    prompts of the same class.
     """
 
     def __init__(self, steps: StepCosts, longest: int) -> None:
         self.costs = RoundCosts(steps, longest=longest)
         self._longest = longest
         self.acceptance = Acceptance(longest)
+        self._class: str | None = None
+        self._left: dict[str, Counts] = {}
         self._start()
 
-    def begin(self) -> None:
-        """A generation begins."""
-        self.acceptance = Acceptance(self._longest, self.acceptance.hand_on())
+    def begin(self, class_: str | None = None) -> None:
+        """A generation begins, with a prompt of that class, if it has one."""
+        if self._class is not None and self.acceptance.n_rounds:
+            self._left[self._class] = self.acceptance.leave()
+        left = None if class_ is None else self._left.get(class_)
+        self.acceptance = Acceptance(self._longest, self.acceptance.hand_on(), left)
+        self._class = class_
         self._start()
 
     def _start(self) -> None:

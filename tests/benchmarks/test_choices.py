@@ -15,8 +15,8 @@ STEP = 10_000_000
 CURVE = Curve({(context, width): STEP * (1 + 0.05 * (width - 1)) for context in (10, 300) for width in (1, 2, 9, 17)})
 PROMPT = [900, 901, *range(100, 150), 77, 78]
 TEXTS = [
-    Text(PROMPT, [*range(100, 130), 55, *range(131, 150)], [[1]] * 50),
-    Text(PROMPT, list(range(500, 550)), [list(range(500 + i, 504 + i)) for i in range(50)]),
+    Text("copied", PROMPT, [*range(100, 130), 55, *range(131, 150)], [[1]] * 50),
+    Text("new", PROMPT, list(range(500, 550)), [list(range(500 + i, 504 + i)) for i in range(50)]),
 ]
 DRAFT_NS = [0.3 * STEP, 0.4 * STEP]
 
@@ -46,8 +46,8 @@ def take(text: Text, m: int, proposals: Sequence[Sequence[int]] | None = None) -
 @pytest.fixture(scope="module")
 def arms() -> list[dict[str, list[float]]]:
     cases = [
-        Case("lookup", lambda _: PromptLookup(), CURVE, TEXTS),
-        Case("model", Scripted.make_model, CURVE, TEXTS),
+        Case("lookup", "lookup", lambda _: PromptLookup(), CURVE, TEXTS),
+        Case("model", "model", Scripted.make_model, CURVE, TEXTS),
     ]
     return choices.replay(cases, DRAFT_NS)
 

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.speculative.acceptance import DOUBT, LATER, PRIOR, USELESS, Acceptance, Prior
+from runtime.speculative.acceptance import (
+    DOUBT,
+    LATER,
+    LEFT,
+    MOST_LEFT,
+    PRIOR,
+    PRIOR_WEIGHT,
+    USELESS,
+    Acceptance,
+    Prior,
+)
 
 LONGEST = 8
 
@@ -21,9 +31,15 @@ def survivals(acceptance: Acceptance) -> list[float]:
 
 
 def test_before_anything_was_judged_every_position_has_the_prior() -> None:
-    acceptance = Acceptance(3)
-    first, later = (1 - DOUBT) * PRIOR + DOUBT * USELESS, (PRIOR + LATER) / 2
-    assert survivals(acceptance) == pytest.approx([first, first * later, first * later**2])
+    """Later ones follow a chance that nobody knows: held against the mean of its powers, in exact fractions."""
+    acceptance = Acceptance(LONGEST)
+    first, later = (1 - DOUBT) * PRIOR + DOUBT * USELESS, Fraction(str(PRIOR + LATER)) / 2
+    good, bad = int(PRIOR_WEIGHT) * later, int(PRIOR_WEIGHT) * (1 - later)
+    power, expected = Fraction(1), []
+    for j in range(LONGEST):
+        expected.append(first * float(power))
+        power *= (good + j) / (good + bad + j)
+    assert survivals(acceptance) == pytest.approx(expected)
     assert acceptance.n_rounds == 0
 
 
@@ -148,3 +164,21 @@ def test_a_drafter_that_was_given_up_is_believed_after_few_successes() -> None:
     for _ in range(2):
         acceptance.observe(1, 1)
     assert survivals(acceptance)[0] > 0.5
+
+
+@pytest.mark.parametrize("n", [4, 400])
+def test_a_prompt_of_the_same_class_begins_with_part_of_what_was_judged(n: int) -> None:
+    before = Acceptance(LONGEST)
+    for _ in range(n):
+        before.observe(4, 2)
+    left = before.leave()
+    share = left.reached[0] / before._reached[0]
+    assert share <= LEFT
+    assert left.reached[0] <= MOST_LEFT
+    assert left.accepted == pytest.approx([share * n for n in before._accepted])
+    after = Acceptance(LONGEST, before.hand_on(), left)
+    assert survivals(after)[:3] == pytest.approx(survivals(before)[:3], abs=0.25)
+    assert survivals(after)[0] > survivals(Acceptance(LONGEST))[0]
+    assert survivals(after)[2] < survivals(Acceptance(LONGEST))[2]
+    after.observe(1, 0)
+    assert left == before.leave()

@@ -127,6 +127,8 @@ def test_after_many_rounds_a_step_is_looked_at_again() -> None:
         assert controller.decide(0, 16, free=[0]).m > 0
         controller.observe_round(round(1.8 * STEP), 0, 16, 16, 16, 17)
     assert controller.decide(0, 16, free=[0])[:2] == (0, "probe")
+    controller.observe_step(2 * STEP, 0, is_pipelined=None)  # the first of several tells nothing
+    assert controller.decide(0, 16, free=[0])[:2] == (0, "probe")
     step(controller)
     assert controller.decide(0, 16, free=[0]).m > 0
 
@@ -203,6 +205,48 @@ def test_what_was_learnt_belongs_to_the_part_of_that_name_and_place() -> None:
     controller.begin(["host"])
     assert controller.parts[0].costs.is_known
     assert next(controller.parts[0].acceptance.survivals()) < PRIOR
+
+
+def judge(controller: Controller, accepted: int) -> None:
+    for _ in range(6):
+        controller.observe_round(round(1.4 * STEP), 0, 8, 8, accepted, accepted + 1)
+
+
+def test_what_was_learnt_of_one_class_of_prompts_is_remembered_for_that_class() -> None:
+    controller = Controller(CHEAP)
+    copied, new = controller.for_class("copied"), controller.for_class("new")
+    for _ in range(3):
+        copied.begin()
+        judge(copied, 8)
+        new.begin()
+        judge(new, 0)
+    lengths = []
+    for each in (copied, new, controller.for_class("other"), controller.for_class(None)):
+        each.begin()
+        lengths.append(each.decide(0, 16, free=[0]).m)
+    assert lengths[0] == 16
+    assert lengths[1] == 0
+    assert 0 < lengths[2] == lengths[3] < 16
+
+
+def test_a_generation_in_which_nothing_was_judged_takes_nothing_away_from_its_class() -> None:
+    controller = Controller(CHEAP).for_class("copied")
+    controller.begin()
+    judge(controller, 8)
+    controller.begin()
+    left = controller.parts[0].acceptance.leave()
+    for _ in range(20):
+        controller.begin()
+    assert controller.parts[0].acceptance.leave() == left
+
+
+def test_controllers_for_classes_know_the_same_costs() -> None:
+    controller = Controller()
+    step(controller.for_class("a"))
+    other = controller.for_class("b")
+    assert other.step_ns(0) == controller.step_ns(0) == STEP
+    fail(other, CHECK_EVERY)
+    assert controller.costs.n_rounds == CHECK_EVERY
 
 
 def test_longest_must_be_a_length() -> None:
