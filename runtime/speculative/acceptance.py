@@ -13,7 +13,7 @@ that was never right, and one of another hardly changes anything.
 
 What was learnt is given up slowly with every round, and at once where two-sided cumulative sums of log-likelihood
 ratios (Page, "Continuous inspection schemes", Biometrika 1954) show that acceptance has fallen or risen: what is kept
-then is what was seen since the change, which is since the sum last was zero.
+then is what was seen since the change, which is since the sum last was zero, and less of positions not reached since.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ KEPT = 0.98
 
 ALARM = 5.0
 """Log-likelihood ratio (150 : 1) at which a change is taken for real."""
+
+UNREACHED = 0.5
+"""Part of what was learnt of a position that a change leaves if it was not reached since: where every second proposal
+fails at once and the others are copied whole, failures in a row say nothing of how far the next one gets.
+"""
 
 _MOST = 500.0
 """Logarithm of odds beyond which they make no difference, and exp no number."""
@@ -113,8 +118,17 @@ class Acceptance:
             self._reached[j] += 1
             self._accepted[j] += j < accepted
         if raised := next((watch for watch in self._watches if watch.total > ALARM), None):
-            self._reached, self._accepted = raised.reached[:], raised.accepted[:]
+            self._go_by(raised)
             self._watches = (_Watch(len(self._reached)), _Watch(len(self._reached)))
+
+    def _go_by(self, watch: _Watch) -> None:
+        """Of the positions that were reached since a change, what was seen of them since."""
+        for j, reached in enumerate(watch.reached):
+            if reached:
+                self._reached[j], self._accepted[j] = reached, watch.accepted[j]
+            else:
+                self._reached[j] *= UNREACHED
+                self._accepted[j] *= UNREACHED
 
     def survivals(self) -> Iterator[float]:
         """Pr(A >= j) for j = 1, 2, ... up to the longest proposal."""

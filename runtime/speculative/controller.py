@@ -31,6 +31,11 @@ LONGEST = 16
 MARGIN = 0.01
 """Part of an ordinary step that a round must be expected to gain per token."""
 
+LEAN = 1.05
+"""How much more one that is free to ask may be expected to take per token, and be preferred to another that is better
+on average: that it has something tells of this place, an average of all.
+"""
+
 SHARE = 0.01
 """Part of the time that speculation may have lost, against ordinary steps, for a probe to be made; and that probes may
 have lost against whatever else paid.
@@ -143,18 +148,20 @@ class Controller:
     def _rank(
         self, context: int, limit: int, free: Collection[int], without: Collection[int]
     ) -> Iterator[tuple[int, int, Outlook]]:
-        """Proposers that pay, each more than what would be done where it has nothing, with the best m and its round.
+        """Proposers that pay, each about as much as what would be done where it has nothing or more, with the best m
+        and its round.
 
         Whoever seldom has nothing comes first: that is what is done where the others have nothing.
         """
-        otherwise, bound = Outlook(self.costs.single(context), 1.0), self.costs.step(context) / (1 + MARGIN)
+        most = bound = self.costs.step(context) / (1 + MARGIN)
+        otherwise = Outlook(self.costs.single(context), 1.0)
         for part in sorted(range(len(self.parts)), key=lambda part: self.parts[part].empty):
             standing = self.parts[part]
             if part in without:
                 continue
             is_unknown = part not in free and not standing.costs.is_known  # nor is what drafting costs
             m, outlook = standing.find_best(context, 1 if is_unknown else limit, otherwise)
-            if outlook.per_token < bound:
+            if outlook.per_token < (min(LEAN * bound, most) if part in free else bound):
                 yield part, m, outlook
                 otherwise = otherwise.mix(outlook, standing.empty)
                 bound = min(bound, otherwise.per_token)

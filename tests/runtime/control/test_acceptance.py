@@ -129,6 +129,19 @@ def test_a_change_is_noticed_within_few_rounds(before: int, after: int, within: 
     assert abs(survivals(acceptance)[0] - old) > 0.5
 
 
+def test_failures_in_a_row_say_nothing_of_positions_that_were_not_reached() -> None:
+    """Where text is copied whole or not at all, a run of failures does not make the next copy short."""
+    acceptance = Acceptance(LONGEST)
+    for _ in range(4):
+        acceptance.observe(LONGEST, LONGEST)
+    first = survivals(acceptance)[0]
+    for _ in range(6):
+        acceptance.observe(LONGEST, 0)
+    fallen, *_, end = survivals(acceptance)
+    assert fallen < 0.5 * first
+    assert end / fallen > 0.5
+
+
 @given(st.lists(st.tuples(st.integers(0, LONGEST), st.integers(0, LONGEST)), max_size=60))
 def test_survival_is_a_falling_chance(rounds: list[tuple[int, int]]) -> None:
     acceptance = Acceptance(LONGEST)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from runtime.speculative.acceptance import PRIOR
-from runtime.speculative.controller import CHECK_EVERY, SHARE, Controller
+from runtime.speculative.controller import CHECK_EVERY, SHARE, Choice, Controller
 from runtime.speculative.costs import Curve
 from runtime.speculative.standing import FIRST_PROBE, LAST_PROBE
 from tests.runtime.control.worlds import STEP
@@ -194,6 +194,30 @@ def test_of_two_that_pay_the_one_without_an_offer_is_passed_over() -> None:
     assert controller.decide(0, 16, free=[0]).part == 0
     assert controller.decide(0, 16, free=[0], without=[0]).part == 1
     assert controller.decide(0, 16, free=[0], without=[0, 1])[:2] == (0, "best")
+
+
+def test_one_that_is_free_to_ask_is_preferred_where_it_is_about_as_good_but_never_to_a_step() -> None:
+    """Tokens per round 1.5 of a model that always has something, and somewhat fewer of a lookup that seldom has."""
+
+    def choose(accepted: int, model: int) -> Choice:
+        controller = Controller(CHEAP)
+        controller.begin(["host", "model"])
+        for i in range(200):
+            controller.parts[0].observe_offer(i % 2)
+            for part, n in ((0, accepted), (1, model)):
+                stands = i * n // 100 < (i + 1) * n // 100
+                controller.observe_round(round(1.05 * STEP), 0, 1, 1, stands, 1 + stands, part=part)
+        step(controller)
+        return controller.decide(0, 1, free=[0])
+
+    assert choose(50, 50).part == 0
+    assert choose(48, 50).part == 0
+    assert choose(30, 50).part == 1
+    for model in range(12):
+        for accepted in range(model):
+            choice = choose(accepted, model)
+            assert choice.expected_ns is not None
+            assert choice.expected_ns <= STEP or choice.reason == "probe"
 
 
 def test_what_was_learnt_belongs_to_the_part_of_that_name_and_place() -> None:
