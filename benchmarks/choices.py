@@ -5,7 +5,8 @@ the same outputs of the default model, and a forward takes what its width and co
 what differs is the choice alone. The best fixed length is taken in hindsight, of many. `auto` goes over all texts in
 orders of its own, every drafter by a controller that is told each prompt's class, as a run has one for every arm; its
 forwards a little longer or shorter each time. ROUNDSCOPE_BENCH_TOKENS=192: longer outputs, in which learning costs
-less.
+less. ROUNDSCOPE_BENCH_OTHERS=12: so many prompts a class that are not the embedded ones, for which the controller's
+constants were chosen.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from benchmarks.controller import COMPOSED, LONG, SMALL, TURNING, WIDTHS, Turning, measure_curve, show
-from benchmarks.models import load_float32, take_prompts
+from benchmarks.models import load_float32, take_others, take_prompts
 from runtime.drafters import make
 from runtime.drafters.composed import Composed
 from runtime.drafters.known import Oracle, Wrong
@@ -120,7 +121,11 @@ def run() -> bool:
     size = SMALL if os.environ.get("ROUNDSCOPE_BENCH_SMALL") else LONG
     tokens = int(os.environ.get("ROUNDSCOPE_BENCH_TOKENS", size.tokens))
     target = load_float32()
-    prompts = {class_: take_prompts(target, class_, size.prompts) for class_ in size.classes}
+    others = int(os.environ.get("ROUNDSCOPE_BENCH_OTHERS", 0))
+    prompts = {
+        class_: take_others(target, class_, others) if others else take_prompts(target, class_, size.prompts)
+        for class_ in size.classes
+    }
     curve = measure_curve(target, prompts[size.classes[0]][0])
     model = make("blocks", target)
     texts = {

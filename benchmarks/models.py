@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from runtime.distillation.prompts import make_prompts, read_text
 from runtime.targets import MlxTarget, load_target
-from runtime.workloads import encode, load_embedded
+from runtime.workloads import WorkItem, encode, load_embedded
+
+MADE = 1000
+"""Prompts to take some of a class from."""
 
 
 def load_float32() -> MlxTarget:
@@ -28,3 +34,14 @@ def take_prompts(target: MlxTarget, class_: str, n: int) -> list[list[int]]:
     """The first `n` prompts of a class of the embedded workload, tokenised."""
     items = [item for item in load_embedded().items if item.class_ == class_]
     return [encode(item, target) for item in items[:n]]
+
+
+def take_others(target: MlxTarget, class_: str, n: int) -> list[list[int]]:
+    """`n` prompts of the same class, tokenised, that are neither embedded nor among those drafters are trained on."""
+    return [encode(item, target) for item in _make_others() if item.class_ == class_][:n]
+
+
+@cache
+def _make_others() -> list[WorkItem]:
+    trained = {read_text(each.item) for each in make_prompts()[0]}
+    return [each.item for each in make_prompts(MADE, seed=1)[0] if read_text(each.item) not in trained]
