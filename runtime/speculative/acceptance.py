@@ -25,7 +25,7 @@ from typing import NamedTuple
 PRIOR, DOUBT = 0.8, 0.2
 """Chance of the first position before anything is known, if the drafter is of use, and the chance that it is not."""
 
-LATER = 0.65
+LATER = 0.5
 """Chance taken for the second position if it is reached: half-way between this and the first one's."""
 
 PRIOR_WEIGHT = 4.0
