@@ -25,7 +25,7 @@ from typing import NamedTuple
 PRIOR, DOUBT = 0.8, 0.2
 """Chance of the first position before anything is known, if the drafter is of use, and the chance that it is not."""
 
-LATER = 0.5
+LATER = 0.65
 """Chance taken for the second position if it is reached: half-way between this and the first one's."""
 
 PRIOR_WEIGHT = 4.0
@@ -53,8 +53,8 @@ LIKENESS = 4.0
 KEPT = 0.98
 """Part of what was learnt that a further round leaves."""
 
-ALARM = 5.0
-"""Log-likelihood ratio (150 : 1) at which a change is taken for real."""
+ALARM = 6.0
+"""Log-likelihood ratio (400 : 1) at which a change is taken for real."""
 
 UNREACHED = 0.5
 """Part of what was learnt of a position that a change leaves if it was not reached since: where every second proposal

@@ -28,7 +28,7 @@ from telemetry.fields import Reason
 LONGEST = 16
 """Longest proposal that is considered unless the caller says otherwise."""
 
-MARGIN = 0.01
+MARGIN = 0.005
 """Part of an ordinary step that a round must be expected to gain per token."""
 
 LEAN = 1.05

@@ -132,7 +132,7 @@ def test_a_change_is_noticed_within_few_rounds(before: int, after: int, within: 
 def test_failures_in_a_row_say_nothing_of_positions_that_were_not_reached() -> None:
     """Where text is copied whole or not at all, a run of failures does not make the next copy short."""
     acceptance = Acceptance(LONGEST)
-    for _ in range(4):
+    for _ in range(20):
         acceptance.observe(LONGEST, LONGEST)
     first = survivals(acceptance)[0]
     for _ in range(6):
