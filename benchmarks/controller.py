@@ -117,9 +117,10 @@ class Times:
             self.n_equal += output.tokens == done["ordinary"].tokens
 
     def show(self, name: str, *, is_strict: bool) -> bool:
-        """As `show`."""
+        """As `show`; False as well if an output is not ordinary decoding's."""
         n = sum(map(len, self.by_arm.values()))
-        return show(name, self.by_arm, is_strict=is_strict, note=f"; {self.n_equal} of {n} outputs equal")
+        held = show(name, self.by_arm, is_strict=is_strict, note=f"; {self.n_equal} of {n} outputs equal")
+        return held and self.n_equal == n
 
 
 def run() -> bool:

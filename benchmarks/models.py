@@ -8,7 +8,7 @@ from runtime.distillation.prompts import make_prompts, read_text
 from runtime.targets import MlxTarget, load_target
 from runtime.workloads import WorkItem, encode, load_embedded
 
-MADE = 1000
+MADE = 4000
 """Prompts to take some of a class from."""
 
 
@@ -37,11 +37,20 @@ def take_prompts(target: MlxTarget, class_: str, n: int) -> list[list[int]]:
 
 
 def take_others(target: MlxTarget, class_: str, n: int) -> list[list[int]]:
-    """`n` prompts of the same class, tokenised, that are neither embedded nor among those drafters are trained on."""
-    return [encode(item, target) for item in _make_others() if item.class_ == class_][:n]
+    """`n` prompts of the same class, tokenised, that are neither embedded nor among those drafters are trained on.
+
+    Those made of documents that drafters are not trained on come first; the topics of free writing are all theirs.
+    Raises ValueError if there are fewer.
+    """
+    items = [item for item in _make_others() if item.class_ == class_][:n]
+    if len(items) < n:
+        raise ValueError(f"there are {len(items)} other prompts of the class {class_}, fewer than {n}")
+    return [encode(item, target) for item in items]
 
 
 @cache
 def _make_others() -> list[WorkItem]:
-    trained = {read_text(each.item) for each in make_prompts()[0]}
-    return [each.item for each in make_prompts(MADE, seed=1)[0] if read_text(each.item) not in trained]
+    trained, _ = make_prompts()
+    texts, documents = {read_text(each.item) for each in trained}, {each.document for each in trained}
+    others = [each for each in make_prompts(MADE, seed=1)[0] if read_text(each.item) not in texts]
+    return [each.item for each in sorted(others, key=lambda each: each.document in documents)]

@@ -14,7 +14,7 @@
 --   n_rounds: fused rounds, no warm-up, of generations that ended by themselves
 --   share_of_steps: part of them that proposed nothing
 --   mean_proposed: proposed tokens of the others, on average; NULL: there are none [tokens]
---   n_prior: rounds that proposed on the prior alone
+--   n_prior: rounds that proposed before anything of that proposer was judged in their generation
 --   n_probes: rounds made to learn
 --   n_budget: rounds whose probe was left out, because too much had been lost
 --   n_landings: rounds that read a step in flight before a proposal could be asked for

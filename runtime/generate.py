@@ -100,7 +100,7 @@ def speculate(
     in `decode`.
 
     draft_length "auto": a controller chooses for each round, 0 among others; `controller` is the one to use, which goes
-    on with what it knows of costs (docs/controller.md).
+    on with what it knows of costs, and of acceptance on prompts of a class (docs/controller.md).
 
     Raises UsageError and Unsupported as `decode` does; Unsupported also for a target or drafter whose cache can be
     neither trimmed nor restored, and for a drafter with another vocabulary.

@@ -26,6 +26,7 @@ from runtime.penalty import make_penalty
 from runtime.speculative.controller import Controller
 from runtime.speculative.costs import Curve
 from runtime.targets import MlxTarget
+from runtime.workloads.prompt_file import DEFAULT_CLASS
 from telemetry.fields import Timing
 from telemetry.logs import get_logger
 from telemetry.recorder import Recorder
@@ -193,13 +194,21 @@ class Execution:
         )
         self._sequence += 1
         limit = min(self._plan.request.max_tokens, max_tokens or self._plan.request.max_tokens)
-        generation = self._start(arm, prompt, repeat, timing, limit, recorder)
+        generation = self._start(arm, prompt, repeat, timing, limit, recorder, is_warm_up=warm_up)
         committed = self._drain(generation)
         self._progress()
         return None if generation.finish_reason == "cancelled" else Output.of(generation, committed)
 
     def _start(
-        self, arm: Arm, prompt: PlannedPrompt, repeat: int, timing: Timing, limit: int, recorder: Recorder
+        self,
+        arm: Arm,
+        prompt: PlannedPrompt,
+        repeat: int,
+        timing: Timing,
+        limit: int,
+        recorder: Recorder,
+        *,
+        is_warm_up: bool,
     ) -> Generation:
         shared: dict[str, Any] = {"max_tokens": limit, "recorder": recorder}
         shared |= self._plan.request.sample(prompt.item.id, repeat)
@@ -207,9 +216,11 @@ class Execution:
             return decode(self._target, prompt.ids, **shared)
         shared |= {"coupling": arm.coupling, "policy": arm.policy, "timing": timing}
         if arm.is_auto:
-            # Attributed rounds are dearer: what they cost must not become what fused ones are taken to cost.
+            # Attributed rounds are dearer: what they cost must not become what fused ones are taken to cost. A warm-up
+            # leaves its prompt's class nothing: that prompt would be known before it is timed.
             if timing == self._plan.request.timing:
-                shared["controller"] = self._controllers[arm.name].for_class(prompt.item.class_)
+                class_ = None if is_warm_up or prompt.item.class_ == DEFAULT_CLASS else prompt.item.class_
+                shared["controller"] = self._controllers[arm.name].for_class(class_)
             shared["draft_length"] = AUTO
         else:
             shared["draft_length"] = arm.draft_length

@@ -40,7 +40,9 @@ so it takes several that agree.
 """
 
 FORGOTTEN = 0.1
-"""How far they then move back to PRIOR and DOUBT, so that a drafter that was given up is tried again."""
+"""How far they then move back to PRIOR and DOUBT, so that a drafter that was given up is tried again; and the part of
+what is known of a class that a generation takes away in which nothing was judged.
+"""
 
 LEFT, MOST_LEFT = 0.5, 16.0
 """Part of its counts that a generation leaves the next one with a prompt of its class, and the most judged first
@@ -140,17 +142,18 @@ class Acceptance:
     def hand_on(self) -> Prior:
         """The prior for the generation after this one."""
         chance, doubt = self.prior
-        chance += (self._guess_first() - chance) * HANDED_ON
-        doubt += (self._find_doubt() - doubt) * HANDED_DOUBT
+        if self.n_rounds:
+            chance += (self._guess_first() - chance) * HANDED_ON
+            doubt += (self.find_doubt() - doubt) * HANDED_DOUBT
         return Prior(chance + (PRIOR - chance) * FORGOTTEN, doubt + (DOUBT - doubt) * FORGOTTEN)
 
     def leave(self) -> Counts:
         """What a later generation with a prompt of the same class begins with."""
-        share = min(LEFT, MOST_LEFT / max(self._reached[0], MOST_LEFT))
+        share = min(LEFT if self.n_rounds else 1 - FORGOTTEN, MOST_LEFT / max(self._reached[0], MOST_LEFT))
         return Counts([share * n for n in self._reached], [share * n for n in self._accepted])
 
     def _chances(self) -> Iterator[float]:
-        doubt, first = self._find_doubt(), self._guess_first()
+        doubt, first = self.find_doubt(), self._guess_first()
         yield doubt * USELESS + (1 - doubt) * first
         stood = sum(self._accepted[1:]) + PRIOR_WEIGHT * (first + LATER) / 2
         judged = sum(self._reached[1:]) + PRIOR_WEIGHT
@@ -162,7 +165,7 @@ class Acceptance:
         """Chance of the first position if the drafter is of use: the mean of a beta distribution."""
         return (self._accepted[0] + PRIOR_WEIGHT * self.prior.chance) / (self._reached[0] + PRIOR_WEIGHT)
 
-    def _find_doubt(self) -> float:
+    def find_doubt(self) -> float:
         """How likely it is by now that the drafter is of no use, by Bayes' rule."""
         stood, doubt = self._accepted[0], self.prior.doubt
         fell = self._reached[0] - stood

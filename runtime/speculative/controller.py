@@ -155,7 +155,7 @@ class Controller:
         """
         most = bound = self.costs.step(context) / (1 + MARGIN)
         otherwise = Outlook(self.costs.single(context), 1.0)
-        for part in sorted(range(len(self.parts)), key=lambda part: self.parts[part].empty):
+        for part in sorted(range(len(self.parts)), key=lambda part: (self.parts[part].empty, part not in free)):
             standing = self.parts[part]
             if part in without:
                 continue

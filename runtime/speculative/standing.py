@@ -59,7 +59,7 @@ class Standing:
 
     def begin(self, class_: str | None = None) -> None:
         """A generation begins, with a prompt of that class, if it has one."""
-        if self._class is not None and self.acceptance.n_rounds:
+        if self._class is not None:
             self._left[self._class] = self.acceptance.leave()
         left = None if class_ is None else self._left.get(class_)
         self.acceptance = Acceptance(self._longest, self.acceptance.hand_on(), left)
@@ -68,6 +68,7 @@ class Standing:
 
     def _start(self) -> None:
         self._empty = self._lost = 0.0
+        self._doubt = self.acceptance.find_doubt()
         self._interval, self._idle = FIRST_PROBE, 0
         self._is_repeated = False
 
@@ -78,7 +79,7 @@ class Standing:
 
     def may_lose(self, ns: float, step: float) -> bool:
         """Whether its rounds have lost so little yet that one more may take `ns` longer than a step, of `step` ns."""
-        return self._lost + ns <= EARLY_LOSS * (1 - self.acceptance.prior.doubt) * step
+        return self._lost + ns <= EARLY_LOSS * (1 - self._doubt) * step
 
     def is_due(self, *, is_free: bool) -> bool:
         """Whether it should be probed, if it does not pay. is_free: it is watched, which tells as much."""

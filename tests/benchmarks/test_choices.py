@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
 from benchmarks import choices
 from benchmarks.choices import LENGTHS, Case, Scripted, Text
+from benchmarks.models import _make_others
+from runtime.distillation.prompts import make_prompts, read_text
 from runtime.drafters.prompt_lookup import PromptLookup
+from runtime.speculative.controller import Controller
 from runtime.speculative.costs import Curve
+from runtime.workloads import load_embedded
 
 STEP = 10_000_000
 CURVE = Curve({(context, width): STEP * (1 + 0.05 * (width - 1)) for context in (10, 300) for width in (1, 2, 9, 17)})
@@ -72,3 +77,24 @@ def test_what_grows_dear_does_so_over_the_outputs() -> None:
     first, last = len(PROMPT), len(PROMPT) + 50
     assert dear.at(9, first) == pytest.approx(CURVE.at(9, first))
     assert dear.at(9, last) == pytest.approx(CURVE.at(9, last) + 8 * choices.GROWTH * CURVE.at(1, last))
+
+
+def test_every_prompt_is_of_its_class_to_the_controller_of_its_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Counter[tuple[Controller, str | None]]()
+
+    def note(controller: Controller, class_: str | None) -> Controller:
+        told[controller, class_] += 1
+        return controller
+
+    monkeypatch.setattr(Controller, "for_class", note)
+    cases = [Case(name, name, lambda _: PromptLookup(), CURVE, TEXTS) for name in ("one", "other")]
+    choices.replay([*cases, cases[0]], DRAFT_NS)
+    assert {class_ for _, class_ in told} == {text.class_ for text in TEXTS}
+    assert len({each for each, _ in told}) == 2 * choices.ORDERS
+
+
+def test_other_prompts_are_neither_embedded_nor_trained_on() -> None:
+    others = _make_others()
+    known = {read_text(item) for item in load_embedded().items} | {read_text(each.item) for each in make_prompts()[0]}
+    assert not known & {read_text(item) for item in others}
+    assert {item.class_ for item in others} >= {item.class_ for item in load_embedded().items}

@@ -70,10 +70,13 @@ def test_it_never_loses_and_comes_near_the_best_that_is_fixed(name: str) -> None
     assert set(proposed) >= {"host", "model"} or loser is not None
 
 
-def test_the_order_of_the_parts_does_not_matter() -> None:
-    first, second = make_parts("both good", 0)
-    there, back = (
-        measure(world, N, Controller(world.curve()), other)[1] for world, other in ((first, second), (second, first))
-    )
-    assert [one.proposer for one in there] == [one.proposer for one in back]
-    assert [one.tokens for one in there] == [one.tokens for one in back]
+@pytest.mark.parametrize("offers", [0.4, 1.0])
+def test_the_order_of_the_parts_does_not_matter(offers: float) -> None:
+    curve = make_world(lambda i: 0.0, seed=0, n_tokens=N).curve()
+    there, back = Controller(curve), Controller(curve)
+    for seed in SEEDS:
+        host = make_world(lambda i: 0.8, seed=2 * seed, n_tokens=N, offers=offers)
+        model = make_world(lambda i: 0.95, seed=2 * seed + 1, n_tokens=N, on_host=False)
+        one, other = measure(host, N, there, model)[1], measure(model, N, back, host)[1]
+        assert [each.proposer for each in one] == [each.proposer for each in other]
+        assert [each.tokens for each in one] == [each.tokens for each in other]

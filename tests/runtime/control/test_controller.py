@@ -253,15 +253,19 @@ def test_what_was_learnt_of_one_class_of_prompts_is_remembered_for_that_class() 
     assert 0 < lengths[2] == lengths[3] < 16
 
 
-def test_a_generation_in_which_nothing_was_judged_takes_nothing_away_from_its_class() -> None:
-    controller = Controller(CHEAP).for_class("copied")
+def test_what_is_known_of_a_class_is_slowly_given_up_while_nothing_is_judged() -> None:
+    """Nor does what one generation judged count again with every later one."""
+    controller = Controller(CHEAP).for_class("new")
     controller.begin()
-    judge(controller, 8)
-    controller.begin()
-    left = controller.parts[0].acceptance.leave()
-    for _ in range(20):
+    judge(controller, 0)
+    doubts = []
+    for _ in range(30):
         controller.begin()
-    assert controller.parts[0].acceptance.leave() == left
+        doubts.append(controller.parts[0].acceptance.find_doubt())
+    assert doubts[0] > 0.5
+    assert doubts == sorted(doubts, reverse=True)
+    assert doubts[3] > 0.4
+    assert doubts[-1] < 0.3
 
 
 def test_controllers_for_classes_know_the_same_costs() -> None:

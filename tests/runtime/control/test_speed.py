@@ -73,6 +73,35 @@ def test_short_outputs_lose_as_little_once_a_controller_has_seen_one(name: str, 
         assert world.replay(0, n_tokens) / took >= (0.97 if seed == 0 and n_tokens == 32 else 0.98)
 
 
+@pytest.mark.parametrize("options", [{}, COSTLY], ids=["host", "model"])
+def test_a_class_of_prompts_on_which_the_drafter_is_wrong_loses_as_little_beside_one_on_which_it_is_right(
+    options: dict[str, Any],
+) -> None:
+    n_tokens = 32
+    controller, spent, fixed = Controller(make_world(lambda i: 0.0, seed=0, n_tokens=n_tokens).curve()), 0.0, 0.0
+    for seed in range(12):
+        wrong = make_world(lambda i: 0.0, seed=seed, n_tokens=n_tokens, **options)
+        right = make_world(lambda i: 1.0, seed=seed, n_tokens=n_tokens, **options)
+        took, _ = measure(wrong, n_tokens, controller.for_class("wrong"))
+        assert wrong.replay(0, n_tokens) / took >= (0.98 if seed > 1 else 0.96)
+        took, _ = measure(right, n_tokens, controller.for_class("right"))
+        if seed > 3:
+            spent, fixed = spent + took, fixed + min(right.replay(m, n_tokens) for m in FIXED)
+    assert fixed / spent >= 0.95
+
+
+def test_a_dear_drafter_that_became_right_on_a_class_is_tried_again() -> None:
+    controller, n_tokens = Controller(make_world(lambda i: 0.0, seed=0, n_tokens=64).curve()), 64
+    for seed in range(6):
+        wrong = make_world(lambda i: 0.0, seed=seed, n_tokens=n_tokens, **VERY_COSTLY)
+        measure(wrong, n_tokens, controller.for_class("new"))
+    tries = []
+    for seed in range(24):
+        right = make_world(lambda i: 1.0, seed=seed, n_tokens=n_tokens, **VERY_COSTLY)
+        tries.append(sum(one.proposed for one in measure(right, n_tokens, controller.for_class("new"))[1]))
+    assert any(tries)
+
+
 @pytest.mark.parametrize("factor", [0.7, 1.4, 2.0])
 @pytest.mark.parametrize("options", [{"draft": lambda m: 20_000, "on_host": False}, COSTLY], ids=["cheap", "model"])
 def test_a_machine_that_changes_its_speed_misleads_nobody_for_long(options: dict[str, Any], factor: float) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
 
 from runtime.experiment.execution import Execution
 from runtime.experiment.plan import Plan, make_plan
+from runtime.speculative.controller import Controller
+from runtime.workloads.prompt_file import DEFAULT_CLASS
 from telemetry.recorder import Recorder
 from telemetry.records import (
     ComparisonRecord,
@@ -205,3 +208,18 @@ def test_at_a_temperature_outputs_are_draws_and_are_not_compared() -> None:
     for (arm, *rest), count in by_arm.items():
         if arm == "none m=0":
             assert count == by_arm["ordinary", *rest]
+
+
+def test_controllers_are_told_the_classes_of_prompts_and_learn_none_from_a_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, told = make_target(), list[str | None]()
+    monkeypatch.setattr(Controller, "for_class", lambda controller, class_: told.append(class_) or controller)
+    workload = make_workload()
+    items = (*workload.items[:2], replace(workload.items[2], class_=DEFAULT_CLASS))
+    plan = make_plan(make_request(draft_lengths=("auto",)), replace(workload, items=items), target)
+    _, recorder = execute(plan, target)
+    assert told[0] is None
+    generations = [g for g in only(recorder, GenerationRecord) if g.controlled and g.timing == "fused"]
+    assert told == [None if g.warm_up or g.class_ == DEFAULT_CLASS else g.class_ for g in generations]
+    assert {*told} == {None, items[0].class_, items[1].class_}
