@@ -42,7 +42,7 @@ have lost against whatever else paid.
 """
 
 CHECK_EVERY = 128
-"""Rounds after which a step is made, to see what it costs, if none was: those of earlier generations count."""
+"""Rounds after which a step is made, to see what it costs, if none was seen: those of earlier generations count."""
 
 
 class Choice(NamedTuple):
@@ -122,7 +122,7 @@ class Controller:
             reason: Reason = "best" if self.parts[part].acceptance.n_rounds else "prior"
             least = outlook.per_token
             best = Choice(m, reason, round(least), round(step), part)
-        if best.m and self.costs.n_rounds >= CHECK_EVERY:
+        if best.m and self.costs.rounds_since_step >= CHECK_EVERY:
             return Choice(0, "probe", round(step), round(step))
         for part, standing in enumerate(self.parts):
             may_be_early = best.m == 0 and part not in free

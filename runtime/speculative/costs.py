@@ -97,8 +97,8 @@ class StepCosts:
     """Steps of one target on one machine. Lives as long as these do, over generations too.
 
     A machine's speed changes, and with it whatever it does: so there is one level for steps of either kind, and apart
-    from it how much more one takes that is not pipelined. curve: as measured, or None. n_rounds: rounds with a proposal
-    since a step was seen.
+    from it how much more one takes that is not pipelined. curve: as measured, or None. rounds_since_step: rounds
+    with a proposal since a step was measured.
     """
 
     def __init__(self, curve: Curve | None = None) -> None:
@@ -106,7 +106,7 @@ class StepCosts:
         self._level = Level(None if curve is None else 1.0)
         self._bubble = Level(BUBBLE, n=1)
         self._has_seen_pipelined = False
-        self.n_rounds = 0
+        self.rounds_since_step = 0
         self._context, self._unit_there = -1, 1.0  # a decision asks for that of one context many times
 
     @property
@@ -127,7 +127,7 @@ class StepCosts:
     def observe(self, ns: int, context: int, *, is_pipelined: bool) -> None:
         """A step took so long; is_pipelined: the next one was in flight, and it had been itself."""
         seen = ns / self._unit(context)
-        self.n_rounds = 0
+        self.rounds_since_step = 0
         if is_pipelined:
             if not self._has_seen_pipelined and self._level.n and self._level.value is not None:
                 # Until now the level was a guess from steps that are not pipelined: they tell the bubble instead.
@@ -186,7 +186,7 @@ class RoundCosts:
     def observe(self, ns: int, proposed: int, context: int) -> None:
         """A round with a proposal took so long."""
         steps = self._steps
-        steps.n_rounds += 1
+        steps.rounds_since_step += 1
         if not steps.is_known:
             return
         least = LEAST * steps.step(context) * proposed

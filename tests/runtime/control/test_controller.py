@@ -274,7 +274,7 @@ def test_controllers_for_classes_know_the_same_costs() -> None:
     other = controller.for_class("b")
     assert other.step_ns(0) == controller.step_ns(0) == STEP
     fail(other, CHECK_EVERY)
-    assert controller.costs.n_rounds == CHECK_EVERY
+    assert controller.costs.rounds_since_step == CHECK_EVERY
 
 
 def test_longest_must_be_a_length() -> None:

@@ -5,13 +5,14 @@ The best m is that of all seeds of a world together: in one output it is as much
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from runtime.speculative.controller import Controller
+from runtime.speculative.controller import CHECK_EVERY, Controller
 from tests.runtime.control.worlds import FIXED, STEP, make_world, measure
 
 N = 300
@@ -71,6 +72,15 @@ def test_short_outputs_lose_as_little_once_a_controller_has_seen_one(name: str, 
         world = make_world(rate, seed=seed, n_tokens=n_tokens, **options)
         took, _ = measure(world, n_tokens, controller)
         assert world.replay(0, n_tokens) / took >= (0.97 if seed == 0 and n_tokens == 32 else 0.98)
+
+
+def test_steps_made_to_see_what_they_cost_tell_it() -> None:
+    world = make_world(lambda i: 1.0, seed=0, n_tokens=17 * (CHECK_EVERY + 20))
+    controller = Controller(world.curve())
+    _, rounds = measure(world, 17 * (CHECK_EVERY + 20), controller)
+    reasons = Counter(one.decision.reason for one in rounds if one.decision is not None and not one.proposed)
+    assert reasons == {"probe": 2, "landing": 1}
+    assert controller.costs.rounds_since_step < CHECK_EVERY
 
 
 @pytest.mark.parametrize("options", [{}, COSTLY], ids=["host", "model"])
