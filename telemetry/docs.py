@@ -26,6 +26,8 @@ Old journals go into Parquet files with the same tables (docs/archive.md), and a
 - Nothing is left out in silence: `journals.n_lines` less `n_torn` and `n_rejected` is the number of records that are in
   the tables, wait, or are about the journal itself (`journal` and `loss`).
 
+A text with few values is an ENUM in the database. It compares with any text, and sorts as texts do.
+
 Durations are nanoseconds of the monotonic clock; moments (`..._wall_ns`) are nanoseconds since the Unix epoch.
 """
 
@@ -64,8 +66,9 @@ def _render_columns(columns: tuple[Column, ...]) -> Iterator[str]:
     yield "| name | type | unit | meaning |\n|---|---|---|---|"
     for column in columns:
         meaning = column.meaning + (f" ({', '.join(column.allowed)})" if column.allowed else "")
+        kind = "ENUM" if column.allowed else column.sql_type
         null = "" if column.required else ", may be NULL"
-        yield f"| `{column.name}` | {column.sql_type}{null} | {column.unit or ''} | {meaning} |"
+        yield f"| `{column.name}` | {kind}{null} | {column.unit or ''} | {meaning} |"
 
 
 if __name__ == "__main__":

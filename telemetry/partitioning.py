@@ -104,7 +104,8 @@ def _describe_files(con: duckdb.DuckDBPyConnection, folder: Path, layout: Layout
 
 
 def _compare(con: duckdb.DuckDBPyConnection, folder: Path, layout: Layout, files: list[ArchivedFile]) -> None:
-    columns = ", ".join(quote_name(column.name) for column in layout.columns)
+    # As they are read: partitions know no ENUM.
+    columns = ", ".join(f"{quote_name(column.name)}::{column.sql_type}" for column in layout.columns)
     wanted, found = (
         con.execute(f"SELECT count(*), sum(hash({columns})::HUGEINT) FROM ({source})").fetchall()
         for source in (f"FROM {layout.name}", select_rows(con, folder, layout, files))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from telemetry.records import SCHEMA_VERSION, JournalRecord, LossRecord, Record
 from telemetry.schema import JournalRow, Rejected, Writer
 
 BATCH_BYTES = 16 << 20
-_PIECE_BYTES = 1 << 19
+_PIECE_BYTES = 1 << 17
 """What is decoded at once: it and its records fit into a processor's own cache. Meanwhile no other thread of Python's
 can go on, not even to give DuckDB its next task."""
 
@@ -227,39 +228,27 @@ def _count_lines(kind: type[Struct], data: bytes, row: JournalRow) -> Batch:
 def _sort_at_once(kind: type[Struct], data: bytes, row: JournalRow) -> Batch | None:
     """The batch of lines that are a record each, those of `kind` counted; None, and `row` as it was, if others may be.
 
-    Decoding at once takes no heed of where lines end. There are as many ends as records, though, and those of other
-    kinds are found as lines of their own; that those of `kind` are is for the caller to find, who counts them as well.
+    Decoding at once takes no heed of where lines end. There are as many lines as records, though, and those of other
+    kinds are lines of their own; that those of `kind` are is for the caller to find, who counts them as well.
     """
     try:
         records = _decoder.decode_lines(data)
     except UNREADABLE:
         return None
-    if data.count(b"\n") + 1 != len(records):
+    lines = BytesIO(data).readlines()  # three times as fast as `split`
+    if len(lines) != len(records):
         return None
-    batch, end = Batch(row), 0
-    for number, record in enumerate(records, row.n_lines + 1):
-        if type(record) is not kind:
-            line = _encode(record)
-            end = _find_line(data, line, end)
-            if end < 0:
+    batch = Batch(row)
+    for i, found in enumerate(map(type, records)):
+        if found is not kind:
+            line = _encode(records[i])
+            if lines[i].removesuffix(b"\n") != line:
                 return None
-            batch.lines.setdefault(type(record), []).append(line)
-            batch.numbers.setdefault(type(record), []).append(number)
+            batch.lines.setdefault(found, []).append(line)
+            batch.numbers.setdefault(found, []).append(row.n_lines + 1 + i)
     batch.n_counted = len(records) - sum(map(len, batch.lines.values()))
     row.n_lines += len(records)
     return batch
-
-
-def _find_line(data: bytes, line: bytes, start: int) -> int:
-    """Where a line ends in `data` that stands there by itself, at `start` or behind it; -1 if none does."""
-    while True:
-        at = data.find(line, start)
-        end = at + len(line)
-        if at < 0:
-            return -1
-        if data[max(at - 1, 0) : at] in (b"", b"\n") and data[end : end + 1] in (b"", b"\n"):
-            return end
-        start = end
 
 
 def is_torn(error: BaseException) -> bool:

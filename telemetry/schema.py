@@ -70,7 +70,10 @@ LOADING_TABLES = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. `required`: NOT NULL. `allowed`: the only values there are, if they are few."""
+    """A column of a table. `required`: NOT NULL. `allowed`: the only values there are, if they are few.
+
+    sql_type: as which values are read.
+    """
 
     name: str
     sql_type: str
@@ -79,6 +82,12 @@ class Column:
     required: bool = False
     allowed: tuple[str, ...] = ()
     is_count: bool = False
+
+    @property
+    def stored_type(self) -> str:
+        """The type that it has in the table. An ENUM's values are in the order of the alphabet, as texts sort."""
+        # A third of the time of an insert into `rounds` went into the dictionaries of such texts.
+        return f"ENUM ({', '.join(map(quote, sorted(self.allowed)))})" if self.allowed else self.sql_type
 
 
 @dataclass(frozen=True)
@@ -218,11 +227,9 @@ def _create_table(layout: Layout) -> str:
 
 def _define(column: Column) -> str:
     name = quote_name(column.name)
-    parts = [name, column.sql_type]
+    parts = [name, column.stored_type]
     if column.required:
         parts.append("NOT NULL")
-    if column.allowed:
-        parts.append(f"CHECK ({name} IN ({', '.join(quote(value) for value in column.allowed)}))")
     if column.is_count:
         parts.append(f"CHECK ({name} >= 0)")
     return " ".join(parts)

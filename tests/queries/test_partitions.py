@@ -65,7 +65,11 @@ def test_every_table_over_partitions_has_the_rows_and_types_of_the_database(stor
     with duckdb.connect() as con, connect(stores[kind], queries.install_views) as connected:
         queries.install_tables_over(con, stores[kind] / FOLDER)
         for table in [*(layout.name for layout in layouts()), "spans"]:
-            for sql in (f"FROM {table} ORDER BY ALL", f"SELECT column_name, column_type FROM (DESCRIBE {table})"):
+            for sql in (
+                f"FROM {table} ORDER BY ALL",
+                # Partitions hold as texts what is an ENUM in the database.
+                f"SELECT column_name, if(column_type LIKE 'ENUM%', 'VARCHAR', column_type) FROM (DESCRIBE {table})",
+            ):
                 assert con.execute(sql).fetchall() == connected.con.execute(sql).fetchall()
 
 

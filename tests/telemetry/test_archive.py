@@ -80,7 +80,8 @@ def test_partitions_are_plain_parquet_by_run_and_day_with_the_tables_columns(sto
             paths = f"'{store / archive.FOLDER / table}/*/*/*.parquet'"
             if not expected[table]:
                 continue
-            wanted = [(name, kind) for name, kind, *_ in describe(store, table)]
+            # Every reader of Parquet knows texts; ENUM is DuckDB's own.
+            wanted = [(name, "VARCHAR" if "ENUM" in kind else kind) for name, kind, *_ in describe(store, table)]
             [*found, day, run_column] = con.execute(f"DESCRIBE FROM read_parquet({paths})").fetchall()
             assert [(name, kind) for name, kind, *_ in found] == wanted
             assert (run_column[0], day[:2]) == ("run", ("day", "DATE"))
