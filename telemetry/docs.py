@@ -26,7 +26,8 @@ Old journals go into Parquet files with the same tables (docs/archive.md), and a
 - Nothing is left out in silence: `journals.n_lines` less `n_torn` and `n_rejected` is the number of records that are in
   the tables, wait, or are about the journal itself (`journal` and `loss`).
 
-A text with few values is an ENUM in the database. It compares with any text, and sorts as texts do.
+A text with few values is an ENUM in the database. It compares with any text, and sorts as texts do;
+slices, collations and the default of `lag` want `::VARCHAR` behind it. Partitions hold it as a text.
 
 Durations are nanoseconds of the monotonic clock; moments (`..._wall_ns`) are nanoseconds since the Unix epoch.
 """

@@ -235,14 +235,14 @@ def _sort_at_once(kind: type[Struct], data: bytes, row: JournalRow) -> Batch | N
         records = _decoder.decode_lines(data)
     except UNREADABLE:
         return None
-    lines = BytesIO(data).readlines()  # three times as fast as `split`
+    lines = BytesIO(data + b"\n").readlines()  # three times as fast as `split`
     if len(lines) != len(records):
         return None
     batch = Batch(row)
     for i, found in enumerate(map(type, records)):
         if found is not kind:
             line = _encode(records[i])
-            if lines[i].removesuffix(b"\n") != line:
+            if lines[i] != line + b"\n":
                 return None
             batch.lines.setdefault(found, []).append(line)
             batch.numbers.setdefault(found, []).append(row.n_lines + 1 + i)

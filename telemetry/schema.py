@@ -72,7 +72,7 @@ LOADING_TABLES = (
 class Column:
     """A column of a table. `required`: NOT NULL. `allowed`: the only values there are, if they are few.
 
-    sql_type: as which values are read.
+    sql_type: the type as which values are read, from lines and from partitions; the table's is `stored_type`.
     """
 
     name: str

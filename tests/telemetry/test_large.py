@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from telemetry import large, loading, reading
 from telemetry.journal import FOLDER
 from telemetry.loading import load_journals
+from telemetry.reading import read_journal
 from telemetry.records import SCHEMA_VERSION, LossRecord, RoundRecord
 from telemetry.schema import create_schema
 from telemetry.store import load
@@ -119,6 +120,7 @@ BEGINNING = [header(), *rounds("h", 9)]
     ("lines", "whole"),
     [
         ([*BEGINNING, b"", *rounds("g", 9)], True),
+        ([*BEGINNING, b""], True),
         ([*BEGINNING, VALID[:100], VALID], True),
         ([*BEGINNING, LossRecord(n_records=3, reason="No space left on device"), VALID], True),
         ([*BEGINNING, comparison("nobody"), generation_end("nobody")], True),
@@ -152,9 +154,26 @@ def test_what_is_odd_is_loaded_line_by_line(
     assert {row[:2] for row in tables["rounds"]} >= {("neighbour", i) for i in range(9)}
 
 
+def test_lines_are_numbered_alike_however_many_are_decoded_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blank = [b"", b""]
+    lines = [*BEGINNING, *blank, *rounds("g", 3), b"", comparison("nobody"), *blank, *rounds("i", 3), *blank]
+    path = write_lines(tmp_path, lines)
+    [wanted] = read_journal(path, None)
+    del wanted.lines[RoundRecord], wanted.numbers[RoundRecord]
+    for n_bytes in range(1, path.stat().st_size, 17):
+        monkeypatch.setattr(reading, "_PIECE_BYTES", n_bytes)
+        found = list(read_journal(path, None, counted=RoundRecord))
+        assert found[-1].row == wanted.row
+        for kind, numbers in wanted.numbers.items():
+            assert [number for batch in found for number in batch.numbers.get(kind, ())] == numbers
+            assert [line for batch in found for line in batch.lines.get(kind, ())] == wanted.lines[kind]
+
+
 EDITS = st.lists(
     st.tuples(
-        st.sampled_from(["flip", "insert", "delete", "repeat"]),
+        st.sampled_from(["flip", "insert", "delete", "repeat", "blank"]),
         st.integers(0, len(BYTES) - 1),
         st.integers(0, 255) | st.sampled_from(b'\n"{}[],:.-+eE0123456789 \\'),
     ),
@@ -163,13 +182,15 @@ EDITS = st.lists(
 
 
 @settings(max_examples=40)
-@given(edits=EDITS, batch_bytes=st.sampled_from([900, 1 << 24]))
+@given(edits=EDITS, batch_bytes=st.sampled_from([1, 100, 900, 1 << 24]))
 def test_whatever_is_damaged_the_tables_are_the_same(
     con: duckdb.DuckDBPyConnection, edits: list[tuple[str, int, int]], batch_bytes: int
 ) -> None:
     data = BYTES
     for what, at, byte in edits:
         at %= len(data)
+        if what == "blank":  # a line with nothing in it
+            what, at, byte = "insert", data.find(b"\n", at), ord("\n")
         changed = {"flip": bytes([byte]), "insert": bytes([byte, data[at]]), "delete": b"", "repeat": data[at : at + 9]}
         data = data[:at] + changed[what] + data[at + 1 :]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patches:
