@@ -235,7 +235,7 @@ def _sort_at_once(kind: type[Struct], data: bytes, row: JournalRow) -> Batch | N
         records = _decoder.decode_lines(data)
     except UNREADABLE:
         return None
-    lines = BytesIO(data + b"\n").readlines()  # three times as fast as `split`
+    lines = BytesIO(data + b"\n").readlines()  # `split` looks at every byte
     if len(lines) != len(records):
         return None
     batch = Batch(row)

@@ -190,7 +190,7 @@ def test_whatever_is_damaged_the_tables_are_the_same(
     for what, at, byte in edits:
         at %= len(data)
         if what == "blank":  # a line with nothing in it
-            what, at, byte = "insert", data.find(b"\n", at), ord("\n")
+            what, at, byte = "insert", data.find(b"\n", at) % len(data), ord("\n")
         changed = {"flip": bytes([byte]), "insert": bytes([byte, data[at]]), "delete": b"", "repeat": data[at : at + 9]}
         data = data[:at] + changed[what] + data[at + 1 :]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patches:
